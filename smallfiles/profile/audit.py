@@ -140,15 +140,12 @@ def _with_names(run: Received, folder: Path) -> Received:
 def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
     """Return all findings of some runs, the most serious first."""
     alone = [*runs[:-1], continued(runs[-1])] if options.resume else runs
-    found = {(each.name, each.stream): each for run in reversed(alone) for each in findings(run)}
-    if options.resume:
-        found |= {(each.name, each.stream): each for each in of_resume(*runs[-2:])}
-    if options.ranks:
-        found |= {
-            (each.name, each.stream): each for each in of_ranks(dict(zip(options.ranks, runs, strict=False)))
-        }
+    found = [each for run in reversed(alone) for each in findings(run)]
+    found += of_resume(*runs[-2:]) if options.resume else []
+    found += of_ranks(dict(zip(options.ranks, runs, strict=False))) if options.ranks else []
+    once = {(each.name, each.stream): each for each in found}
     order = list(CURES)
-    return sorted(found.values(), key=lambda each: order.index(each.name))
+    return sorted(once.values(), key=lambda each: order.index(each.name))
 
 
 def record_of(runs: Sequence[Received], options: Options, code: int | None = None) -> dict[str, Any]:

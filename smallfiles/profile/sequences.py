@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -138,20 +138,10 @@ class _Process:
     def entries(self) -> Iterator[tuple[int, int, int, Ids]]:
         at, log = 0, self.log
         while at + 4 <= len(log):
-            tag, number, kind, count = (
-                log[at : at + 4].tolist()
-                if log[at] == received.MADE
-                else (
-                    *log[at : at + 3].tolist(),
-                    0,
-                )
-            )
-            if tag == received.MADE:
-                yield tag, number, kind, log[at + 4 : at + 4 + count]
-                at += 4 + count
-            else:
-                yield tag, number, kind, log[:0]
-                at += 4
+            tag, number, kind, count = log[at : at + 4].tolist()
+            count *= tag == received.MADE  # the fourth number of other entries says nothing
+            yield tag, number, kind, log[at + 4 : at + 4 + count]
+            at += 4 + count
 
 
 def _lines(path: Path) -> list[str]:
@@ -332,30 +322,22 @@ def to_record(run: Received) -> dict[str, Any]:
 
 def from_record(record: dict[str, Any]) -> Received:
     """Return the run of a record."""
-    streams = [
-        Stream(
-            each["facts"],
-            each["identity"],
-            unpacked(each["ids"], np.int64),
-            tuple(
-                Pass(
-                    **cast(
-                        Any, {k: unpacked(v, np.int32) if isinstance(v, str) else v for k, v in one.items()}
-                    )
-                )
-                for one in each["passes"]
-            ),
-            {int(number): name for number, name in each["names"].items()},
+    streams = []
+    for each in record["streams"]:
+        passes: list[dict[str, Any]] = [
+            {
+                name: unpacked(value, np.int32) if isinstance(value, str) else value
+                for name, value in one.items()
+            }
+            for one in each["passes"]
+        ]
+        names = {int(number): name for number, name in each["names"].items()}
+        ids = unpacked(each["ids"], np.int64)
+        streams.append(
+            Stream(each["facts"], each["identity"], ids, tuple(Pass(**one) for one in passes), names)
         )
-        for each in record["streams"]
-    ]
-    return Received(
-        tuple(streams),
-        record["others"],
-        tuple(record["shards"]),
-        tuple(map(tuple, record["equal"])),
-        tuple(record["failed"]),
-    )
+    equal = tuple((name, workers) for name, workers in record["equal"])
+    return Received(tuple(streams), record["others"], tuple(record["shards"]), equal, tuple(record["failed"]))
 
 
 def _matches(stream: Stream) -> tuple[Any, ...]:

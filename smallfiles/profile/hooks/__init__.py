@@ -28,24 +28,29 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import moments, received, watch
+from . import loaders, moments, received, watch
+
+AUDITS = received.KEY in os.environ
+"""Whether this is the audit, and not the profile."""
 
 
 def _patch_torch(module: Any) -> None:
-    """Put clocks around the parts of a DataLoader."""
+    """Watch the parts of a DataLoader."""
     for fetcher in (module._utils.fetch._MapDatasetFetcher, module._utils.fetch._IterableDatasetFetcher):
-        _wrap(fetcher, "fetch", lambda *words: watch.current.fetched(*words))
-    _patch_next(module._BaseDataLoaderIter)
+        if AUDITS:
+            _after(fetcher, "__init__", lambda self, *words, **more: received.current.begin_fetcher(self))
+        _wrap(fetcher, "fetch", "fetched")
+    _wrap(module._BaseDataLoaderIter, "__next__", "next")
     _patch_workers(module._MultiProcessingDataLoaderIter, module._utils.worker)
 
 
 def _patch_stateful(module: Any) -> None:
     """The same for a StatefulDataLoader, which has workers of its own and the fetchers of PyTorch."""
     worker = sys.modules[module._worker_loop.__module__]
-    _patch_next(module._StatefulBaseDataLoaderIter)
+    _wrap(module._StatefulBaseDataLoaderIter, "__next__", "next")
     _patch_workers(module._StatefulMultiProcessingDataLoaderIter, worker)
     module._worker_loop = worker._worker_loop
 
@@ -58,6 +63,9 @@ def _patch_workers(several: Any, worker: Any) -> None:
 
     @functools.wraps(loop)
     def worker_loop(*words: Any, **more: Any) -> Any:
+        if AUDITS:
+            received.current.worker = True
+            return loop(*words, **more)
         parent = parent_process()
         watch.begin("worker").facts["parent"] = parent.pid if parent else os.getppid()
         try:
@@ -71,26 +79,126 @@ def _patch_workers(several: Any, worker: Any) -> None:
         init(self, *words, **more)
         self._smallfiles_init_s = time.perf_counter() - began
 
-    worker._worker_loop, several.__init__ = worker_loop, timed_init
+    worker._worker_loop = worker_loop
+    if AUDITS:
+        _after(several, "_reset", _resets, before=True)
+        _wrap(several, "_process_data", "processed")
+    else:
+        several.__init__ = timed_init
 
 
-def _patch_next(kind: Any) -> None:
-    _wrap(kind, "__next__", lambda *words: watch.current.next(*words))
-
-
-def _wrap(kind: Any, name: str, measured: Callable[..., Any]) -> None:
-    """Call a method of a class through `measured`, which gets it first."""
+def _wrap(kind: Any, name: str, method: str) -> None:
+    """Call a method of a class through a method of what records this process, which gets it first."""
     original = getattr(kind, name)
-    setattr(kind, name, functools.wraps(original)(lambda *words: measured(original, *words)))
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        recorder = received.current if AUDITS else watch.current
+        return getattr(recorder, method)(functools.partial(original, **more) if more else original, *words)
+
+    setattr(kind, name, wrapped)
+
+
+def _after(kind: Any, name: str, work: Callable[..., Any], before: bool = False) -> None:
+    """Call `work` with the arguments of a method or function, before or after it."""
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        if before:
+            received.current.attempt(functools.partial(work, **more), *words)
+        result = original(*words, **more)
+        if not before:
+            received.current.attempt(functools.partial(work, **more), *words)
+        return result
+
+    setattr(kind, name, wrapped)
+
+
+def _resets(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+    if not first_iter:
+        iterator._smallfiles_resets = getattr(iterator, "_smallfiles_resets", 0) + 1
+
+
+def _patch_webdataset(module: Any) -> None:
+    """Note the keys behind each step of a pipeline; those behind the last step that has any are used."""
+    invoke = module.DataPipeline.invoke
+
+    @functools.wraps(invoke)
+    def invoked(self: Any, step: Any, *words: Any, **more: Any) -> Any:
+        samples = invoke(self, step, *words, **more)
+        at = next((n for n, each in enumerate(self.pipeline) if each is step), 0)
+        return _noting_keys(samples, id(self), at) if hasattr(samples, "__next__") else samples
+
+    module.DataPipeline.invoke = invoked
+
+
+def _noting_keys(samples: Iterator[Any], pipeline: int, step: int) -> Iterator[Any]:
+    for sample in samples:
+        if received.current.fetching and isinstance(sample, dict) and isinstance(sample.get("__key__"), str):
+            received.current.attempt(_note_key, received.key_in(sample)[0], pipeline, step)
+        yield sample
+
+
+def _note_key(key: str, pipeline: int, step: int) -> None:
+    last = received.current.last_steps.get(pipeline, -1)
+    if step > last:
+        received.current.last_steps[pipeline] = step
+        received.current.window = []
+    if step >= last:
+        received.current.window.append((received.NAME, received.current.identity(key)))
+
+
+def _noting(value: Callable[..., Any]) -> Callable[..., None]:
+    def note(dataset: Any, at: Any) -> None:
+        if received.current.fetching and (index := value(at)) is not None:
+            received.current.window.append((received.INDEX, int(index)))
+
+    return note
+
+
+def _patch_ours(module: Any) -> None:
+    deliver = module.Loader._deliver
+
+    @functools.wraps(deliver)
+    def delivered(self: Any, *words: Any) -> Iterator[Any]:
+        plan = self.plan
+        about = {
+            **loaders.place(self),
+            **{"loader": "smallfiles.make_loader", "samplers": [], "count": None, "covers": False},
+            **{"replacement": False, "shuffles": bool(plan.shuffle), "resampled": False, "batch": plan.batch},
+            **{"drop_last": False, "view": 0, "workers": self.num_workers, "length": None, "trains": True},
+            **{"iterable": False, "site": ""},
+        }
+        return received.current.whole(about, deliver(self, *words), lambda batch: batch["index"])
+
+    module.Loader._deliver = delivered
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data.dataloader": _patch_torch,
     "torchdata.stateful_dataloader.stateful_dataloader": _patch_stateful,
-    "nvidia.dali.plugin.pytorch": lambda module: _patch_next(module.DALIGenericIterator),
 }
-if received.KEY in os.environ:
-    _PATCHES = received.PATCHES
+_PATCHES |= (
+    {
+        "torch.serialization": lambda module: _after(
+            module, "save", lambda *words, **more: received.current.log(received.SAVED, 0, 0, 0), before=True
+        ),
+        "accelerate.data_loader": lambda module: _wrap(module.DataLoaderShard, "__iter__", "shell"),
+        "webdataset.pipeline": _patch_webdataset,
+        "streaming.base.dataset": lambda module: _after(
+            module.StreamingDataset,
+            "__getitem__",
+            _noting(lambda at: at if not isinstance(at, slice) else None),
+        ),
+        "litdata.streaming.dataset": lambda module: _after(
+            module.StreamingDataset, "__getitem__", _noting(lambda at: getattr(at, "index", None))
+        ),
+        "smallfiles.loading.loader": _patch_ours,
+    }
+    if AUDITS
+    else {"nvidia.dali.plugin.pytorch": lambda module: _wrap(module.DALIGenericIterator, "__next__", "next")}
+)
 
 
 class _Finder:
@@ -119,7 +227,7 @@ def _audit(event: str, words: Any) -> None:
     try:  # what an audit hook raises fails the open; at the end of Python even our imports are gone
         if event == "open":
             watch.current.opened(*words)
-            if _PATCHES is received.PATCHES:
+            if AUDITS:
                 received.current.opened(words[0], words[2])
     except Exception as error:
         if moments.from_handler(error):

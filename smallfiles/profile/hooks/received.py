@@ -23,10 +23,10 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 from typing import Any, cast
 
 from . import moments, watch
+from .loaders import digest, loader_facts
 
 KEY = "SMALLFILES_AUDIT_KEY"
 MADE, GOT, ENDED, DELIVERED, SAVED = 1, 2, 3, 4, 5
@@ -35,19 +35,6 @@ INDEX, NAME, FILE, CONTENT = 1, 2, 3, 4
 NAMED = struct.Struct("=qH")
 _NAME_BYTES = 64 << 20
 _SHARDS = (".tar", ".tar.gz", ".tgz", ".parquet", ".arrow", ".zip", ".mds", ".mds.zstd", ".jsonl", ".h5")
-_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_COVERING = (
-    "SequentialSampler",
-    "RandomSampler",
-    "DistributedSampler",
-    "SeedableRandomSampler",
-    "EpochBatches",
-)
-
-
-def digest(value: bytes) -> int:
-    """Return 64 bits of a hash that is equal in all processes."""
-    return int.from_bytes(blake2b(value, digest_size=8).digest(), "little", signed=True)
 
 
 def content(item: Any, depth: int = 0) -> bytes:
@@ -403,101 +390,6 @@ def random_states(dataset: Any) -> Iterator[tuple[str, int]]:
             queue += [(f"{name}.{key}", part, depth + 1) for key, part in list(vars(each).items())[:32]]
 
 
-def place(iterator: Any) -> dict[str, int]:
-    """Return rank and number of ranks, by torch.distributed or by the launcher."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        return {"rank": torch.distributed.get_rank(), "world": torch.distributed.get_world_size()}
-    launched = next((name for name in _LAUNCHED if os.environ.get(name, "").isdigit()), None)
-    size = next(
-        (os.environ[n] for n in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if n in os.environ), "1"
-    )
-    return {"rank": int(os.environ[launched]) if launched else 0, "world": int(size)}
-
-
-def site() -> str:
-    """Return the line of the program that asks for batches: the first one outside of installed packages."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if "site-packages" not in name and "dist-packages" not in name and "smallfiles_hooks" not in name:
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def size_of(each: Any) -> int | None:
-    """Return a length; None where there is none."""
-    try:
-        return len(each)
-    except Exception as error:
-        if moments.from_handler(error):
-            raise
-        return None
-
-
-def loader_facts(iterator: Any) -> dict[str, Any]:
-    """Return what is known about a loader and its sampler."""
-    samplers: list[Any] = []
-    dataset, sampler = iterator._dataset, getattr(iterator, "_index_sampler", None)
-    iterable = hasattr(dataset, "__iter__") and not hasattr(type(dataset), "__getitem__")
-    iterable = iterable or str(getattr(iterator, "_dataset_kind", "")) == "1"
-    while sampler is not None and len(samplers) < 8:
-        samplers.append(sampler)
-        within = (getattr(sampler, name, None) for name in ("batch_sampler", "_batch_sampler", "sampler"))
-        sampler = next((each for each in within if each is not None), None)
-    names = [type(each).__name__ for each in samplers]
-    last, count = (samplers[-1] if samplers else None), size_of(dataset)
-    torch = sys.modules["torch"]
-    shuffles = getattr(last, "shuffle", "RandomSampler" in names[-1:] or None) if not iterable else None
-    if names[-1:] == ["SequentialSampler"]:
-        shuffles = None if iterable else False
-    replacement = bool(getattr(last, "replacement", False)) and not iterable
-    covers = bool(names) and names[-1] in _COVERING and not replacement and not iterable
-    if covers and names[-1] == "RandomSampler":
-        covers = getattr(last, "num_samples", count) == count
-    return {
-        **place(iterator),
-        "loader": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        "samplers": names,
-        "count": count if isinstance(count, int) else None,
-        "covers": covers and bool(count),
-        "view": view_of(dataset),
-        "replacement": replacement,
-        "shuffles": stream_shuffles(dataset) if iterable else shuffles,
-        "resampled": iterable
-        and "Resampled" in str([type(s).__name__ for s in getattr(dataset, "pipeline", ())]),
-        "batch": getattr(samplers[0] if samplers else None, "batch_size", None),
-        "drop_last": bool(getattr(iterator, "_drop_last", False) or getattr(last, "drop_last", False)),
-        "workers": getattr(iterator, "_num_workers", 0),
-        "length": None if iterable else size_of(iterator),
-        "trains": bool(torch.is_grad_enabled()),
-        "iterable": bool(iterable),
-        "site": site(),
-    }
-
-
-def view_of(dataset: Any) -> int:
-    """Return a number that differs if each rank numbers the samples of a part of its own."""
-    if type(dataset).__name__ == "Subset":
-        return digest(array("q", dataset.indices).tobytes())
-    return digest(str(getattr(dataset, "_fingerprint", "")).encode())
-
-
-def stream_shuffles(dataset: Any) -> bool | None:
-    """Tell whether a data set that is iterated says that it shuffles; None if it does not say."""
-    if hasattr(dataset, "pipeline"):
-        steps = [getattr(step, "f", step) for step in dataset.pipeline]
-        return any("shuffle" in getattr(s, "__name__", type(s).__name__).lower() for s in steps) or None
-    step = getattr(dataset, "_ex_iterable", None)  # of datasets
-    while step is not None:
-        if "Shuffled" in type(step).__name__:
-            return True
-        step = getattr(step, "ex_iterable", None)
-    found = getattr(dataset, "shuffle", None)
-    return found if isinstance(found, bool) else None
-
-
 current = Recorder()
 """The recorder of this process."""
 
@@ -509,149 +401,3 @@ def begin_again() -> None:
         with contextlib.suppress(OSError):
             os.close(file)
     current = Recorder()
-
-
-# Patches of loaders
-
-
-def _wrap(kind: Any, name: str, method: str) -> None:
-    original = getattr(kind, name)
-
-    @functools.wraps(original)
-    def wrapped(self: Any, *words: Any, **more: Any) -> Any:
-        return getattr(current, method)(
-            functools.partial(original, **more) if more else original, self, *words
-        )
-
-    setattr(kind, name, wrapped)
-
-
-def _after(kind: Any, name: str, work: Callable[..., Any], before: bool = False) -> None:
-    """Call `work` with the arguments of a method, before or after it."""
-    original = getattr(kind, name)
-
-    @functools.wraps(original)
-    def wrapped(self: Any, *words: Any, **more: Any) -> Any:
-        if before:
-            current.attempt(functools.partial(work, **more), self, *words)
-        result = original(self, *words, **more)
-        if not before:
-            current.attempt(functools.partial(work, **more), self, *words)
-        return result
-
-    setattr(kind, name, wrapped)
-
-
-def _resets(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-    if not first_iter:
-        iterator._smallfiles_resets = getattr(iterator, "_smallfiles_resets", 0) + 1
-
-
-def _patch_torch(module: Any) -> None:
-    for fetcher in (module._utils.fetch._MapDatasetFetcher, module._utils.fetch._IterableDatasetFetcher):
-        _after(fetcher, "__init__", lambda self, *words, **more: current.begin_fetcher(self))
-        _wrap(fetcher, "fetch", "fetched")
-    _wrap(module._BaseDataLoaderIter, "__next__", "next")
-    _patch_workers(module._MultiProcessingDataLoaderIter, module._utils.worker)
-
-
-def _patch_stateful(module: Any) -> None:
-    worker = sys.modules[module._worker_loop.__module__]
-    _wrap(module._StatefulBaseDataLoaderIter, "__next__", "next")
-    _patch_workers(module._StatefulMultiProcessingDataLoaderIter, worker)
-    module._worker_loop = worker._worker_loop
-
-
-def _patch_workers(several: Any, worker: Any) -> None:
-    loop = worker._worker_loop
-
-    @functools.wraps(loop)
-    def worker_loop(*words: Any, **more: Any) -> Any:
-        current.worker = True
-        return loop(*words, **more)
-
-    worker._worker_loop = worker_loop
-    _after(several, "_reset", _resets, before=True)
-    _wrap(several, "_process_data", "processed")
-
-
-def _patch_save(module: Any) -> None:
-    original = module.save
-
-    @functools.wraps(original)
-    def save(*words: Any, **more: Any) -> Any:
-        current.attempt(current.log, SAVED, 0, 0, 0)
-        return original(*words, **more)
-
-    module.save = save
-
-
-def _patch_webdataset(module: Any) -> None:
-    """Note the keys behind each step of a pipeline; those behind the last step that has any are used."""
-    invoke = module.DataPipeline.invoke
-
-    @functools.wraps(invoke)
-    def invoked(self: Any, step: Any, *words: Any, **more: Any) -> Any:
-        samples = invoke(self, step, *words, **more)
-        at = next((n for n, each in enumerate(self.pipeline) if each is step), 0)
-        return _noting_keys(samples, id(self), at) if hasattr(samples, "__next__") else samples
-
-    module.DataPipeline.invoke = invoked
-
-
-def _noting_keys(samples: Iterator[Any], pipeline: int, step: int) -> Iterator[Any]:
-    for sample in samples:
-        if current.fetching and isinstance(sample, dict) and isinstance(sample.get("__key__"), str):
-            current.attempt(_note_key, key_in(sample)[0], pipeline, step)
-        yield sample
-
-
-def _note_key(key: str, pipeline: int, step: int) -> None:
-    last = current.last_steps.get(pipeline, -1)
-    if step > last:
-        current.last_steps[pipeline] = step
-        current.window = []
-    if step >= last:
-        current.window.append((NAME, current.identity(key)))
-
-
-def _noting(value: Callable[..., Any]) -> Callable[..., None]:
-    def note(dataset: Any, at: Any) -> None:
-        if current.fetching and (index := value(at)) is not None:
-            current.window.append((INDEX, int(index)))
-
-    return note
-
-
-def _patch_ours(module: Any) -> None:
-    deliver = module.Loader._deliver
-
-    @functools.wraps(deliver)
-    def delivered(self: Any, *words: Any) -> Iterator[Any]:
-        plan = self.plan
-        about = {
-            **place(self),
-            **{"loader": "smallfiles.make_loader", "samplers": [], "count": None, "covers": False},
-            **{"replacement": False, "shuffles": bool(plan.shuffle), "resampled": False, "batch": plan.batch},
-            **{"drop_last": False, "view": 0, "workers": self.num_workers, "length": None, "trains": True},
-            **{"iterable": False, "site": ""},
-        }
-        return current.whole(about, deliver(self, *words), lambda batch: batch["index"])
-
-    module.Loader._deliver = delivered
-
-
-PATCHES: dict[str, Callable[[Any], None]] = {
-    "torch.utils.data.dataloader": _patch_torch,
-    "torchdata.stateful_dataloader.stateful_dataloader": _patch_stateful,
-    "torch.serialization": _patch_save,
-    "accelerate.data_loader": lambda module: _wrap(module.DataLoaderShard, "__iter__", "shell"),
-    "webdataset.pipeline": _patch_webdataset,
-    "streaming.base.dataset": lambda module: _after(
-        module.StreamingDataset, "__getitem__", _noting(lambda at: at if not isinstance(at, slice) else None)
-    ),
-    "litdata.streaming.dataset": lambda module: _after(
-        module.StreamingDataset, "__getitem__", _noting(lambda at: getattr(at, "index", None))
-    ),
-    "smallfiles.loading.loader": _patch_ours,
-}
