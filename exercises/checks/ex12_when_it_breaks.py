@@ -41,16 +41,16 @@ CAUSES = (
 )
 RIGHT = dict(zip("ABCDEF", (CAUSES[n] for n in (0, 1, 2, 7, 4, 9)), strict=True))
 WHY = {
-    "A": "8 workers share one CPU: the process may use 1, although the script requested 8",
-    "B": "the name of a server could not be resolved: a compute node does not reach the internet",
-    "C": "signal 7, Bus error, is a page of /dev/shm that is not there, and df shows it full",
+    "A": "8 workers share one CPU, because the process may use 1, although the script requested 8",
+    "B": "the name of a server could not be resolved, because a compute node does not reach the internet",
+    "C": "signal 7, Bus error, means that /dev/shm had no page left, and df shows that it is full",
     "D": "both workers, in both epochs, draw the same numbers as a new generator",
-    "E": "the error names open files: each tensor that a worker sends holds one as long as it is kept",
-    "F": "half of the samples, each with two images: their names differ only after a dot",
+    "E": "the error names open files, and each tensor from a worker needs one as long as it is kept",
+    "F": "there are half as many samples with two images each, whose names differ only after a dot",
 }
 NOT = {
-    "C: memory limit of the job": "over the job's limit a process dies of signal 9, Killed; this is signal 7",
-    "D: same order in every epoch": "it is the crops that repeat, and in two workers at once",
+    "C: memory limit of the job": "a process over the memory limit gets signal 9, Killed; this is signal 7",
+    "D: same order in every epoch": "it is the crops that repeat, and they repeat in two workers at once",
     "D: shared position of an open file": "every image is right; only its crop repeats",
     "E: limit of inodes": "no room for new files is another error (28); here a process holds too many open",
     "F: a copy that was interrupted": "the number of images is right: two of them are in each sample",
@@ -89,7 +89,7 @@ def causes(attempt: Attempt) -> None:
     for letter, cause in _begun(attempt, "ABCDEF").items():
         attempt.given(f"job {letter}: {cause!r}")
         expected = f"one of: {'; '.join(CAUSES)}"
-        attempt.require(cause in CAUSES, repr(cause), expected, "take the words of the list")
+        attempt.require(cause in CAUSES, repr(cause), expected, "use the words of the list")
         because = NOT.get(f"{letter}: {cause}", f"look again at the log of {letter}: {WHY[letter]}")
         attempt.require(cause == RIGHT[letter], cause, "another cause", because)
 
@@ -152,11 +152,11 @@ def _cured_cpus(attempt: Attempt, line: str) -> None:
     variable, _, words = _played(attempt, line)
     before, _ = _program(attempt, words, "python train.py")
     cpus = _option(before, "--cpus-per-task", "-c") or variable
-    because = "srun does not take over the script's CPUs: pass them on with --cpus-per-task"
+    because = "srun does not take over the script's CPUs; pass them on with --cpus-per-task"
     if cpus.startswith("$"):
         because = "in single quotes bash does not replace the variable: use double quotes"
     elif _option(words, "--workers") == "1":
-        because = "one worker fits one CPU, and is as slow as before: the step must get the 8 CPUs"
+        because = "one worker fits one CPU, and is as slow as before; the step must get the 8 CPUs"
     attempt.require(cpus == "8", f"CPUs of the step: {cpus or 'those of the default, 1'}", "8", because)
     because = "the 8 workers were right; leave them"
     attempt.require(_option(words, "--workers") == "8", shlex.join(words), "--workers 8", because)
@@ -166,11 +166,11 @@ def _cured_network(attempt: Attempt, line: str) -> None:
     _, home, words = _played(attempt, line)
     _, given = _program(attempt, words, "python finetune.py")
     home = given.get("TORCH_HOME", home)
-    because = "the file is there already: PyTorch looks in $TORCH_HOME/hub/checkpoints, and you can set it"
+    because = "the file is there already; PyTorch looks in $TORCH_HOME/hub/checkpoints, and you can set it"
     if "TORCH_HOME" not in given and any("TORCH_HOME" in word for word in words):
-        because = "this is an argument of the program: write the variable before srun"
+        because = "this is an argument of the program; write the variable before srun"
     elif any(tool in line for tool in ("wget", "curl", "download")):
-        because = "a download in the job needs the network that is not there; it was done on the login node"
+        because = "a download needs a network, which compute nodes do not have; use the file that is there"
     elif "$" in home:
         because = "in single quotes bash does not replace the variable: use double quotes"
     elif home.rstrip("/").endswith(("hub", "checkpoints")):
@@ -185,7 +185,7 @@ def _cured_shm(attempt: Attempt, line: str) -> None:
     _, _, words = _played(attempt, line)
     _program(attempt, words, "python train.py")
     workers, ahead, batch = (_whole(attempt, words, name) for name in ("--workers", "--prefetch", "--batch"))
-    attempt.expect(256, batch, because="another batch size is another training: keep 256")
+    attempt.expect(256, batch, because="another batch size is another training; keep 256")
     because = "so few workers starve the GPU; each of them needs fewer batches ahead"
     attempt.require(workers >= 8, f"{workers} workers", "at least 8 of the 16", because)
     need, room = workers * ahead * batch * IMAGE_BYTES, 0.8 * SHM_BYTES

@@ -3,8 +3,11 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# In a course, start at [Set up](#Set-up). Later, find your symptom in the tables. *Below* means that the failure is
-# reproduced here.
+# This notebook is a reference. When something breaks, find your symptom in the tables. They name the cause and the remedy, and the
+# section of the course that explains them. *Below* means that this notebook reproduces the failure, and that you can repair it
+# here.
+#
+# In a course, start at [Set up](#Set-up).
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -12,104 +15,107 @@
 # %% [markdown]
 # ### No error, but wrong
 #
-# `smallfiles audit -- python train.py` runs your training unchanged and names these faults. Its verdicts:
-# *the same order in every epoch*, *samples are seen by several ranks*, *samples arrive twice in an epoch*,
+# These failures are the most expensive ones, because nothing reports them. `smallfiles audit -- python train.py` runs your training
+# unchanged, records which samples it receives, and names what is wrong. Its verdicts are: *the same order in every epoch*, *samples are seen by several ranks*, *samples arrive twice in an epoch*,
 # *samples are lost*, *shards that no worker read*, *a shard is truncated*, *equal random numbers in several workers*,
 # *ranks have different numbers of batches*, *a resume repeats samples*.
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
-# | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; images 1 to 4: 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
-# | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; in webdataset `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
-# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | each rank reads everything | split over ranks, then workers; at least one shard for each worker | [below](#Each-rank-reads-everything), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; webdataset and `tarfile` do not notice a cut between samples | write under a temporary name and rename; `smallfiles verify` | [05.6](05_shard_a_dataset.ipynb#6-·-Cut-a-shard) |
-# | A batch holds few classes | packed in class order, or more classes than the buffer can mix | `pack --shuffle SEED`, and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
-# | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
-# | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | |
-# | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold (`smallfiles bench`) | [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
+# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file that was opened before the fork ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open the file in each process, at its first read, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
+# | A pretrained model scores 0 to 0.1 % on ImageNet | the labels are `ID - 1`, which is the order of the development kit and not the order of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | the label is the rank of the sorted wnid; validation images 1 to 4 have the labels 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | Every epoch has the same order | nobody calls `sampler.set_epoch(epoch)` ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with the same seed in each epoch | call it before each epoch; in webdataset, use `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Two images became one sample | webdataset cuts names at the first dot, so both images get the same key | use names without dots; `pack` writes a dot as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
+# | With more GPUs, an epoch is not shorter; or `you need to add an explicit nodesplitter` | each rank reads all shards | split the shards over ranks and then over workers, with at least one shard for each worker | [below](#Each-rank-reads-everything), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted, and webdataset and `tarfile` do not notice a cut between two samples | copy to a temporary name and rename the file when it is complete; check with `smallfiles verify` | [05.6](05_shard_a_dataset.ipynb#6-·-Cut-a-shard) |
+# | A batch contains few classes | the samples were packed in class order, and the buffer is too small to mix them | pack with `pack --shuffle SEED`, and keep a small buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
+# | ImageFolder finds one class, or a class called `masks` | it treats each folder as a class | say which files belong together (`--field 'mask=masks/{stem}.png'`), or that folders are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
+# | Augmentations repeat in every worker, or in every epoch | a NumPy generator that is made in `__init__` is copied to each worker, and PyTorch seeds only the global generators ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make the generator in the worker, at its first read, from `torch.initial_seed()` | |
+# | The second run of a benchmark is several times as fast | the files are in the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | say whether you measured warm or cold reads, as `smallfiles bench` does | [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
 
 # %% [markdown]
 # ### Memory
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Memory-grows), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
-# | `unable to allocate shared memory`; before PyTorch 2.10 `Bus error` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | fewer batches ahead, uint8 instead of float32, or threads instead of processes; in Docker `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
-# | `Bus error` | a file was rewritten or cut while it was mapped into memory; before PyTorch 2.10 also a full `/dev/shm` | write a new file and rename it, instead of changing one that others read | [below](#Bus-error,-or-no-shared-memory) |
-# | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
-# | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
-# | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
-# | The node has less memory than usual | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
+# | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, so its page of memory is copied into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | keep paths and labels in columns (Arrow, NumPy) instead of lists and dicts | [below](#Memory-grows), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
+# | `unable to allocate shared memory`; before PyTorch 2.10 `Bus error` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | prepare fewer batches ahead, send uint8 instead of float32, or use threads instead of processes; in Docker, set `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | `Bus error` | a file was rewritten or truncated while it was mapped into memory; before PyTorch 2.10 also a full `/dev/shm` | do not change a file that others read: write a new file and rename it | [below](#Bus-error,-or-no-shared-memory) |
+# | `Too many open files`, `received 0 items of ancdata` | each tensor that you keep from a worker needs an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | keep a copy (`.clone()`), raise `ulimit -n`, or use `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
+# | `offset overflow while concatenating arrays` | a `binary` column can store at most 2 GiB in a record batch ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | write more batches, or use `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
+# | The job is killed while it stages | a file in `/dev/shm` counts as memory of the job | request more memory, or stage to a disk of the node | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
+# | The node has less memory than usual | a killed job left its copies in `/dev/shm` | `smallfiles staged --sweep` | [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
 
 # %% [markdown]
 # ### Storage
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, a quota (of files or of bytes), or one Lustre target is full | `df -i`, `lfs df -h`, the site's quota command; too many files: pack; too many bytes: delete | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
-# | `image file is truncated`, `cannot identify image file` | a download was cut, or is an error page | `pack` names each; get it again, or leave it out with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
-# | Opening many files is slow, and more threads do not help | the rate of the metadata server is reached | one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
-# | Reading one large file is slow from many nodes | it lies on one storage target | `lfs getstripe FILE`; `lfs setstripe -c -1 FOLDER`, then write it again | [11.4](11_choose_a_format.ipynb#4-·-Draw-the-map-of-limits) |
-# | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint ([10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit)) | |
-# | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False` at each open, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Unable-to-lock-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
-# | Random reads from HDF5 fetch many times the bytes | whole chunks are read, and short slices by 64 KiB | a contiguous blob; short slices by `os.pread` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
-# | Random reads from Arrow fetch many times the bytes | `get_batch` fetches the batch for one image | fewer rows per batch, or `arrow.open(path, access="pread")` | [03.4](03_pack_arrow.ipynb#4-·-Feed-a-DataLoader) |
-# | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
-# | `must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
-# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node ([07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place)), `lmdb.open(path, readonly=True, lock=False, readahead=False)` | |
+# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | the file system has no free inodes, your quota of files or bytes is used up, or one Lustre target is full | look with `df -i`, `lfs df -h` and the quota command of your site; pack if you have too many files, delete if you have too many bytes | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | `image file is truncated`, `cannot identify image file` | a download was interrupted, or it is an error page of the server | `pack` names each such file; download it again, or skip it with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
+# | Opening many files is slow, and more threads do not help | the metadata server cannot process more requests | pack the files into one file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
+# | Reading one large file is slow from many nodes | the file is on a single storage target | look with `lfs getstripe FILE`; run `lfs setstripe -c -1 FOLDER`, and write the file again | [11.4](11_choose_a_format.ipynb#4-·-Draw-the-map-of-limits) |
+# | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while it was open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); or the node lost the connection to its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish new files under new names; open the file again, or resume from a checkpoint ([10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit)) | |
+# | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | if nobody writes to the file, use `locking=False` at each open, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Unable-to-lock-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
+# | Random reads from HDF5 fetch many times the size of a sample | HDF5 reads whole chunks, and at least 64 KiB of contiguous data | store a contiguous blob, and read small samples with `os.pread` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
+# | Random reads from Arrow fetch many times the size of a sample | `get_batch` fetches the whole record batch for one image | write fewer rows per batch, or use `arrow.open(path, access="pread")` | [03.4](03_pack_arrow.ipynb#4-·-Feed-a-DataLoader) |
+# | A squashfs file is as large as the folder, and slow | it was packed with the default settings, gzip and fragments | pack without compression; look with `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
+# | `must be superuser`, `failed to setup loop device` | mounting needs root rights, or FUSE and its device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read the file with the library instead | [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
+# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | LMDB is not made for network file systems, as its authors say ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy the file to the node ([07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place)), and open it with `lmdb.open(path, readonly=True, lock=False, readahead=False)` | |
 
 # %% [markdown]
 # ### Workers, ranks, jobs
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#Connection-refused,-or-a-job-that-hangs) |
-# | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.3](00_start_here.ipynb#3-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
-# | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
-# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start it with `srun`; count ranks by `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
-# | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Cannot-get-attribute,-or-cannot-be-pickled), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
-# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is not a module | put it into a file, or `multiprocessing_context="fork"` | [below](#Cannot-get-attribute,-or-cannot-be-pickled) |
-# | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
-# | Workers crawl although CPUs were requested | from Slurm 22.05 to 23.02 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
-# | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
-# | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.4](10_run_it_on_many_nodes.ipynb#4-·-Add-nodes-until-the-storage-is-full) |
-# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
+# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no access to the internet | download on a login node into a folder that jobs can read, and set its path (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#Connection-refused,-or-a-job-that-hangs) |
+# | Many ranks need minutes to start | each rank opens a thousand files to import PyTorch | put the environment into one file | [00.3](00_start_here.ipynb#3-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | Staged data is gone before training starts | a `trap` inside `$(…)` runs when this subshell ends | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
+# | Training hangs at its start | the program waits for `SLURM_NTASKS` ranks, but nobody started them | start the program with `srun`, and use `SLURM_STEP_NUM_TASKS` as the number of ranks | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | `h5py objects cannot be pickled` | workers that are not forked get a pickled copy of the `Dataset`, and an open file cannot be pickled | keep the path in the `Dataset`, and open the file in the worker | [below](#Cannot-get-attribute,-or-cannot-be-pickled), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
+# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is not a module | put the class into a file, or use `multiprocessing_context="fork"` | [below](#Cannot-get-attribute,-or-cannot-be-pickled) |
+# | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors to the GPU in the main process, or use `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | Workers are very slow although CPUs were requested | from Slurm 22.05 to 23.02 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | repeat the request: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | The GPU waits, and more prefetching does not help | on average, loading is slower than the GPU | find the slowest stage, and crop before you resize | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
+# | More nodes do not read more images per second | the shared storage is saturated | stage the data on each node, or use fewer nodes | [10.4](10_run_it_on_many_nodes.ipynb#4-·-Add-nodes-until-the-storage-is-full) |
+# | Training hangs at the end of an epoch | one rank has fewer batches, and the others wait for its gradients, for 10 minutes with NCCL and for 30 with gloo | give all ranks the same number of batches | [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 
 # %% [markdown]
 # ### Loading limits my training
 #
-# `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) shows the first
-# verdict that holds. *All CPUs are wanted*: while workers work, at least 80 % are used or waited for.
+# `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) prints the first
+# verdict in this table whose condition is met. *All CPUs are wanted* means that at least 80 % of the allowed CPUs are in use or
+# waited for while workers are working.
 #
 # <details>
 # <summary>All verdicts, their conditions and remedies</summary>
 #
-# | Verdict | Condition (*of a worker*: of its time) | Remedy |
+# | Verdict | Condition (*of a worker* means of its time) | Remedy |
 # |---|---|---|
-# | one rank waits for another | one rank waits at least 20 percentage points more than another, which waits less than half as much | give the slow rank what it lacks |
-# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch fill at least 80 % of `/dev/shm` | `prefetch_factor=1`, fewer workers |
-# | workers are restarted in each epoch | their start takes at least 20 % of an epoch | `persistent_workers=True` |
-# | the main thread copies | between two batches, at least 20 % of the time goes to copies, collating or conversions | do it in the workers; `pin_memory=True`, `non_blocking=True` |
-# | the first epoch is cold, later ones are warm | waiting takes at least 20 % of the first epoch, and less than 40 % of that share in later ones | `smallfiles stage OUT` first |
-# | loading is not the limit | waiting takes less than 10 %, or less than 30 % with workers that are mostly idle | look at the model |
-# | threads are oversubscribed | at least 1.4 busy threads in each worker, more of them in all than CPUs, and all CPUs are wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
-# | small reads | at least 40 reads per sample, of less than 16 kB each, take at least 20 % of a worker | `smallfiles pack DIR`, larger chunks |
-# | opens on a file system with slow metadata | opens take at least 30 % of a worker | `smallfiles pack DIR train.arrow` |
-# | the storage is the limit | reads take at least 40 % of a worker | pack, then `smallfiles stage` |
-# | too few CPUs are allowed | all allowed CPUs are wanted, and the node has more | `srun --cpus-per-task=N` |
-# | too many workers | at least three workers per CPU, and all CPUs are wanted | `num_workers` = CPUs |
-# | too few workers | workers are busy at least half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
-# | decoding is the limit | decoding and augmentation take at least 30 % of a worker, and all CPUs are wanted | `smallfiles pack DIR OUT --resize 256` |
-# | CPUs are the limit | all CPUs are wanted, for something else | more CPUs, or less work per sample |
-# | too few steps to judge | fewer than 8 steps between the first and the last one of their epoch | a longer run, longer `--seconds`, more batches per epoch |
-# | numbers are missing for a verdict | a number that this system does not give, or no other verdict holds | `smallfiles bench load` |
+# | one rank waits for another | one rank waits at least 20 percentage points longer than another rank, which waits less than half as long | look at the rank that waits: it may have fewer CPUs or slower storage |
+# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch are at least 80 % of `/dev/shm` | use `prefetch_factor=1` or fewer workers |
+# | workers are restarted in each epoch | starting the workers needs at least 20 % of an epoch | `persistent_workers=True` |
+# | the main thread copies | the main thread spends at least 20 % of the time between two batches on copies, collating or conversions | do this work in the workers; `pin_memory=True`, `non_blocking=True` |
+# | the first epoch is cold, later ones are warm | the first epoch waits at least 20 % of its time, and later epochs wait less than 40 % of that share | run `smallfiles stage OUT` first |
+# | loading is not the limit | the training waits less than 10 % of its time, or less than 30 % while its workers are mostly idle | look at the model |
+# | threads are oversubscribed | each worker has at least 1.4 busy threads, all workers together have more busy threads than there are CPUs, and all CPUs are wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
+# | small reads | at least 40 reads per sample of less than 16 kB each need at least 20 % of a worker | `smallfiles pack DIR`, or larger chunks |
+# | opens on a file system with slow metadata | opening files needs at least 30 % of a worker | `smallfiles pack DIR train.arrow` |
+# | the storage is the limit | reading needs at least 40 % of a worker | pack, then `smallfiles stage` |
+# | too few CPUs are allowed | all CPUs are wanted, and the node has more than are allowed | `srun --cpus-per-task=N` |
+# | too many workers | there are at least three workers per CPU, and all CPUs are wanted | set `num_workers` to the number of CPUs |
+# | too few workers | workers are busy for at least half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
+# | decoding is the limit | decoding and augmentation need at least 30 % of a worker, and all CPUs are wanted | `smallfiles pack DIR OUT --resize 256` |
+# | CPUs are the limit | all CPUs are wanted, and no other verdict explains it | request more CPUs, or do less work per sample |
+# | too few steps to judge | there are fewer than 8 steps between the first and the last step of an epoch | run longer, with longer `--seconds` or more batches per epoch |
+# | numbers are missing for a verdict | this system does not report a number that is needed, or no other condition is met | `smallfiles bench load` |
 #
 # </details>
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# Most findings of this notebook are counts and error messages, so they do not depend on the speed of the machine.
 
 # %% id="start"
 import sys
@@ -120,8 +126,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The folded cell defines `said`, which calls a function and returns its result, or the last line of its error.
-# `in_child` does so in a forked process.
+# The *folded* cell defines two helpers. `said` calls a function, and returns its result or the last line of its error. `in_child`
+# does the same in a forked process, so that a failure cannot damage this kernel.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -135,7 +141,7 @@ fork = multiprocessing.get_context("fork")
 
 
 def said(call, *arguments):
-    """What a call returns, or the last line of its error."""
+    """Return what a call returns, or the last line of its error."""
     try:
         return call(*arguments)
     except Exception as error:
@@ -144,12 +150,12 @@ def said(call, *arguments):
 
 
 def in_child(call, *arguments):
-    """The same in a forked process."""
+    """Call `said` in a forked process."""
     with ProcessPoolExecutor(1, mp_context=fork) as pool:
         return pool.submit(said, call, *arguments).result()
 
 # %% [markdown]
-# One shard holds the images.
+# All images are in one shard.
 
 # %%
 from smallfiles import formats, machine
@@ -169,7 +175,7 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Count the keys over all ranks: a missing split repeats samples, a wrong one loses some.
+# Count the keys over all ranks. If the split is missing, samples are repeated. If it is wrong, samples are lost.
 #
 # </details>
 
@@ -178,8 +184,8 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# `IsRight` compares each sample with what it should be. All workers read through one file, opened before they were
-# forked.
+# The data set `IsRight` compares each sample with the right bytes. All workers read through the same open file, because it was
+# opened before they were forked.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -208,10 +214,10 @@ class IsRight(Dataset):
 
 
 # %% [markdown]
-# > **Predict.** With `seek`, a pause and `read`, how many per cent of the samples are wrong with two workers?
+# > **Predict.** Two workers read with `seek`, a short pause, and `read`. What percentage of the samples is wrong?
 
 # %%
-guess = 30  # change me: per cent with two workers
+guess = None  # your guess, percent with two workers: for example 30
 
 # %%
 def wrong(dataset, workers):
@@ -232,12 +238,12 @@ figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# **Why.** Forked workers share the offset of an open file: one worker moves it before the other has read. Without the
-# pause this is rare: a short test may miss it
-# ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
+# **Why.** Forked workers share the offset of an open file. One worker moves it before the other one has read. Without the pause this
+# happens rarely, so a short test may miss it ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
-# **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. In the next
-# cell, let the marked line open `shard`. The share varies by chance (we saw 25 to 99 %): only 0 means cured.
+# **Cure.** Use `os.pread`, which passes the position with each read. Or let each process open the file itself, at its first read.
+# Change the marked line of the next cell so that it opens `shard`. The percentage depends on chance (we have seen 25 to 99 %), so
+# only 0 means that the program is repaired.
 
 # %%
 from functools import cached_property
@@ -245,7 +251,7 @@ from functools import cached_property
 
 class OwnFile(IsRight):
     @cached_property
-    def file(self):  # replaces `IsRight.file`: each worker calls it once, at its first read
+    def file(self):  # replaces `IsRight.file`; each worker calls it once, at its first read
         return opened_before  # change me: open `shard` here
 
 
@@ -255,13 +261,13 @@ print(f"{wrong(OwnFile('seek, pause, read'), 2):,} of 12,000 samples are wrong")
 # <details>
 # <summary>Answer</summary>
 #
-# `return shard.open("rb", buffering=0)`. Then none is wrong.
+# `return shard.open("rb", buffering=0)`. Then no sample is wrong.
 #
 # </details>
 #
 # ### Same order in every epoch
 #
-# The cell prints the first samples of a rank in two epochs. Change the marked line, so that they differ:
+# The next cell prints the first samples of a rank in two epochs. Change the marked line so that the epochs differ:
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -274,19 +280,19 @@ for epoch in range(2):
     print(f"seed {sampler.seed} + epoch {sampler.epoch}: {list(sampler)[:5]}")
 
 # %% [markdown]
-# **Why.** The order depends on the seed plus the epoch, and only `set_epoch` changes the sampler's epoch.
+# **Why.** The order depends on the sum of the seed and the epoch, and only `set_epoch` changes the epoch of the sampler.
 #
-# **Cure.** Call it before each epoch.
+# **Cure.** Call `set_epoch` before each epoch.
 #
 # ### Two images became one sample
 #
-# > **Predict.** How many samples does webdataset find in a shard with these names? Then change them to get two.
+# > **Predict.** How many samples does webdataset find in a shard with these two names? Then change the names to get two samples.
 
 # %%
 names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
 
 # %% [markdown]
-# The folded cell prints the samples of such a shard, and of one with `%2E` instead of each dot.
+# The *folded* cell prints the samples of such a shard, and of a shard with `%2E` in the place of each dot.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -311,7 +317,7 @@ print("your names: ", parts_of(written("dotted.tar", *names)))
 print("without dots:", parts_of(written("escaped.tar", *escaped)))
 
 # %% [markdown]
-# **Why.** webdataset cuts a name at its first dot. Files with the same beginning, here `cat`, are parts of one sample.
+# **Why.** webdataset cuts each name at its first dot. Files whose names begin alike, here with `cat`, become parts of one sample.
 #
 # **Cure.** Use names without dots, such as `cat_v1.jpg`, or `cat%2Ev1.jpg` as `pack` does.
 #
@@ -335,15 +341,14 @@ for rank in "01":
     print(f"rank {rank}:", said(keys_of, rank))
 
 # %% [markdown]
-# **Why.** Each rank gets the list of all shards, and nothing splits it.
+# **Why.** Each rank has the list of all shards, and nothing splits this list.
 #
-# **Cure.** Give `nodesplitter=` a function of webdataset that splits the list by rank. What happens without any
-# `nodesplitter=`?
+# **Cure.** Pass a function of webdataset as `nodesplitter=` that splits the list by rank. What happens if you omit the argument?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# With `nodesplitter=wds.split_by_node` rank 0 reads `a` and rank 1 reads `b`. Without the argument webdataset refuses:
+# With `nodesplitter=wds.split_by_node`, rank 0 reads `a` and rank 1 reads `b`. Without the argument, webdataset raises an error:
 # `you need to add an explicit nodesplitter`.
 #
 # </details>
@@ -353,18 +358,18 @@ for rank in "01":
 #
 # ### Memory grows
 #
-# Forked workers share a list. But a worker that writes to a page of memory (mostly 4 kB) gets a copy of it. Reading a
-# path writes too: it changes the path's count of references.
+# Forked workers share the memory of their parent, so they share a list of paths. But as soon as a worker writes to a page of memory
+# (usually 4 kB), it gets its own copy of this page. Even reading a path writes, because it changes the path's reference count.
 #
-# > **Predict.** A path takes 112 bytes. A worker reads every n-th path of the list. From which n on does it copy less
-# > than the whole list?
+# > **Predict.** A path needs 112 bytes. A worker reads every n-th path of the list. From which n on does it copy less than the whole
+# > list?
 
 # %%
-guess = 10  # change me: n
-steps = (1, 3, 10, 30, 100, 300, 1_000)  # change me: add n's to find the edge
+guess = None  # your guess for n: for example 10
+steps = (1, 3, 10, 30, 100, 300, 1_000)  # change me: add values of n to find the edge
 
 # %% [markdown]
-# In the folded cell, workers read every n-th path of a list and of an Arrow column.
+# In the *folded* cell, workers read every n-th path of a list and of an Arrow column, and count the memory that was copied.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -390,34 +395,34 @@ tables = {"list": paths, "column": pa.array(paths)}
 copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *steps})} for name in tables}
 whole = max(copied["list"].values())
 last = max(n for n, mb in copied["list"].items() if mb > 0.985 * whole)
-title = f"Of the n tried, those up to {last:,} copy the whole list"
+title = f"Up to every {last:,}th path, reading copies the whole list"
 page = mmap.PAGESIZE
 marks = {f"{page:,} / 112 B = {page // 112} paths per page": page / 112}
 axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
 figures.lines(copied, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# **Why.** Up to n = 36 the worker writes to each page of 4 kB, then it skips some: add 36, 37 and 50 to `steps`. The
-# paths in a column have no counts.
+# **Why.** A page of 4 kB contains 36 paths. Up to n = 36, the worker reads at least one path of each page, so each page is copied. (Add
+# 36, 37 and 50 to `steps`.) The paths in a column have no reference counts, so nothing is copied.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
 # ### Bus error, or no shared memory
 #
-# Workers hand over batches in `/dev/shm`. Here it has 8 MB. A worker sends eight samples of 600,000 numbers, in batches
-# of four, as floats of 4 bytes and as bytes.
+# Workers pass their batches to the main process through `/dev/shm`. In this experiment it has only 8 MB. A worker sends eight samples
+# of 600,000 numbers in batches of four, first as floats (4 bytes per number) and then as bytes.
 #
-# > **Predict.** Which arrive: floats, bytes, or both? Then find a `batch` with which both arrive.
+# > **Predict.** Which of them arrive: the floats, the bytes, or both? Then find a size of `batch` with which both arrive.
 
 # %%
 batch = 4  # change me after your guess: samples per batch
 
 # %% [markdown]
-# The folded cell sends them.
+# The *folded* cell sends them.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
-    """The output of a command for which a folder has these limits."""
+    """Run a command for which a folder has these limits, and return its output."""
     mount = f'mount -t tmpfs -o {limits} none "$0" && exec "$@"'
     alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(folder)]
     end = subprocess.run([*alone, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -439,17 +444,18 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples take 9.6 MB as floats, 2.4 MB as bytes: only the bytes arrive. Two samples of floats take 4.8 MB,
-# and so does the next batch, made ahead: together more than 8 MB.
+# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as bytes, so only the bytes fit. Batches of two floats do not fit either. They need
+# 4.8 MB, and the worker prepares the next batch before the first one is used. Both together need more than 8 MB.
 #
-# **Cure.** Make smaller batches (here of one sample), or fewer ahead, or send bytes.
+# **Cure.** Use smaller batches (here of one sample), prepare fewer batches ahead, or send bytes.
 #
-# Here `unable to allocate shared memory` counts: the words after the last colon may be wrong
-# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker was killed by a
-# bus error ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+# In the error message, read `unable to allocate shared memory`. The words after the last colon may be wrong
+# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker was killed by a bus error
+# instead ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
 #
-# With every version, a worker still gets a bus error if a file is cut while it is mapped into memory. The folded cell
-# does this, and PyTorch blames shared memory here too. Then it kills another worker by signal 9, as a memory limit does.
+# A bus error is still possible with every version, if a file is truncated while it is mapped into memory. The *folded* cell does this
+# to a worker, and PyTorch blames shared memory here, too. Then the cell kills another worker with signal 9, as a memory limit
+# does.
 
 # %% jupyter={"source_hidden": true}
 import signal
@@ -475,7 +481,7 @@ for die in (lambda _: view[5_000], lambda _: os.kill(os.getpid(), signal.SIGKILL
 # %% [markdown]
 # ### Too many open files
 #
-# This program keeps 200 batches, but may open only 60 more files. Run it, then change the marked line:
+# This program keeps 200 batches, but it may open only 60 more files. Run it, and then change the marked line:
 
 # %%
 import resource
@@ -497,35 +503,35 @@ def keep_batches():
 print(in_child(keep_batches))
 
 # %% [markdown]
-# **Why.** A tensor from a worker is shared memory, and holds an open file as long as you keep it.
+# **Why.** A tensor from a worker is in shared memory, and this memory stays an open file as long as you keep the tensor.
 #
-# **Cure.** Keep a clone, which is memory of your process.
+# **Cure.** Keep a clone, which is in the memory of your own process.
 #
 # ### Offset overflow
 #
-# > **Predict.** Arrow joins pieces of 64 MiB. How many fit into one array: 31, 32, or 33?
+# > **Predict.** We let Arrow join pieces of 64 MiB into one array. How many pieces fit: 31, 32, or 33?
 
 # %%
-pieces = 33  # change me after your guess: 31 takes 2 GB of memory
+pieces = 33  # change me after your guess; with 31, the cell needs 2 GB of memory
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
-photos = pa.chunked_array([chunk] * pieces)  # the same chunk each time, which takes no memory
+photos = pa.chunked_array([chunk] * pieces)  # the same chunk each time, which needs no memory
 print(said(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in one array"))
 print(len(pa.table({"data": photos}).to_batches()), "record batches of 64 MiB are fine")
 
 # %% [markdown]
-# **Why.** The offsets of a `binary` array are signed numbers of 32 bits. So it must stay below 2 GiB: 31 pieces fit.
+# **Why.** The offsets of a `binary` array are signed numbers with 32 bits. So the array must be smaller than 2 GiB, and only 31 pieces
+# fit.
 #
-# **Cure.** Leave pieces apart, or use `large_binary`.
+# **Cure.** Do not join the pieces, or use `large_binary`.
 
 # %% [markdown] id="files" tags=["core"]
 # ## 3 · Files that refuse
 #
 # ### No space left
 #
-# > **Predict.** A file system has room for 12 MB and for five inodes. How many empty files fit: four, five, or any
-# > number?
+# > **Predict.** A file system has room for 12 MB and for five inodes. How many empty files can you create: four, five, or any number?
 #
-# The folded cell tries five, and asks `df -h` and `df -i`.
+# The *folded* cell tries to create five files, and then calls `df -h` and `df -i`.
 
 # %% jupyter={"source_hidden": true}
 TOUCH = "cd $0; for n in 1 2 3 4 5; do touch $n; done; df -h . | tail -1; df -i . | tail -1"
@@ -534,16 +540,17 @@ small.mkdir(exist_ok=True)
 print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 
 # %% [markdown]
-# **Why.** An empty file takes an inode too, and so does the folder: four fit, although `df -h` shows space.
+# **Why.** Each file needs an inode, even if it is empty, and the folder itself needs one, too. So four files fit, although `df -h` shows
+# free space.
 #
-# **Cure.** Look with `df -i`. Pack many files into one.
+# **Cure.** Look with `df -i`, and pack many files into one.
 #
 # ### Unable to lock file
 #
-# > **Predict.** This kernel has an HDF5 file open for writing. May another process read it: with locking, only without,
-# > or neither?
+# > **Predict.** This kernel has an HDF5 file open for writing. Can another process read the file if it uses locking? Can it if it does
+# > not?
 #
-# The folded cell tries both.
+# The *folded* cell tries both.
 
 # %% jupyter={"source_hidden": true}
 import tempfile
@@ -562,19 +569,19 @@ with h5py.File(path, "r+"):
         print(f"locking {locking}:", (asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# **Why.** A reader takes a lock too, and the writer's lock excludes it.
+# **Why.** A reader locks the file, too, and the lock of the writer does not allow it.
 #
-# **Cure.** Close the writer. Use `locking=False` only for files that nobody writes.
+# **Cure.** Close the file in the program that writes. Use `locking=False` only if nobody writes to the file.
 
 # %% [markdown] id="job" tags=["core"]
 # ## 4 · Jobs that run elsewhere
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# A notebook is a program without a file. So is the one in the folded cell. It starts a worker with an object of its
-# class: by spawn (which pickles the object), then by fork.
+# A notebook is a program without a file, and the program in the *folded* cell is one, too. It defines a class, and passes an object of
+# this class to a worker. First it starts the worker with spawn, which pickles the object, and then with fork.
 #
-# > **Predict.** Which fails: spawn, fork, or both?
+# > **Predict.** Which of them fails: spawn, fork, or both?
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -593,11 +600,11 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()}", *end.stderr.strip().splitlines()[-1:])
 
 # %% [markdown]
-# **Why.** A spawned worker is a new Python. It imports the class from its file, and here there is none.
+# **Why.** A spawned worker is a new Python process. It must import the class from a file, and here there is no file.
 #
-# **Cure.** Move the class into a file, or fork.
+# **Cure.** Move the class into a file, or use fork.
 #
-# An open HDF5 file cannot be pickled either. Our reader pickles its path instead.
+# An open HDF5 file cannot be pickled either. The readers of the toolbox pickle their path instead.
 
 # %%
 import pickle
@@ -609,14 +616,14 @@ print(f"our reader: {len(pickle.dumps(reader))} bytes")
 # %% [markdown]
 # ### Workers crawl
 #
-# > **Predict.** A script requests eight CPUs, and `srun` gives the task only one. How many workers does this program
-# > start? Then change the marked line, so that each worker has a CPU of its own.
+# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. How many workers does this program start? Then
+# > change the marked line so that each worker has its own CPU.
 
 # %%
 def in_a_task():
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # what srun does
     os.environ["SLURM_CPUS_PER_TASK"] = "8"  # what the script requested
-    workers = int(os.environ["SLURM_CPUS_PER_TASK"])  # change me: count what the task has
+    workers = int(os.environ["SLURM_CPUS_PER_TASK"])  # change me: count the CPUs that the task has
     return f"workers: {workers}, CPUs: {machine.usable_cpus()}"
 
 
@@ -630,17 +637,17 @@ print(in_child(in_a_task))
 #
 # </details>
 #
-# **Why.** The variable tells what was requested, `usable_cpus` what Linux lets the task use. Take the smaller: some
-# clusters do not enforce the request.
+# **Why.** The variable contains the requested number of CPUs. `usable_cpus` returns the number that Linux allows. Use the smaller of the
+# two, because some clusters do not enforce the request.
 #
-# **Cure.** Give the request to `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
+# **Cure.** Repeat the request for `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
 #
-# > **Predict.** At one port nobody listens. At another a server never answers. Which request would hang without a
-# > timeout: the first, the second, or both?
+# > **Predict.** At one port, no program listens. At another port, a server accepts connections and never answers. Which request would
+# > hang without a timeout: the first, the second, or both?
 #
-# The folded cell asks both, with a timeout.
+# The *folded* cell sends both requests, with a timeout.
 
 # %% jupyter={"source_hidden": true}
 import socket
@@ -656,19 +663,19 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
 silent.close()
 
 # %% [markdown]
-# **Why.** The first request is refused at once. Only the timeout ends the second.
+# **Why.** The first request is refused immediately. The second one ends only because of the timeout.
 #
 # **Cure.** Download on a login node, and set timeouts.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 12](../exercises/12_when_it_breaks.ipynb): diagnose six failed jobs from their logs.
+# In [Exercise 12](../exercises/12_when_it_breaks.ipynb), you diagnose six failed jobs from their logs.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job, run:
+# Run this command before a long job. It checks the machine and the folder:
 
 # %%
 from helpers import machine_report
@@ -676,22 +683,22 @@ from helpers import machine_report
 show.command(machine_report.describe(setup.scratch))
 
 # %% [markdown]
-# On a few nodes, one epoch without training:
+# Then read one epoch on a few nodes, without training:
 #
 # ```bash
-# srun smallfiles epoch train.tars seen    # each rank reads its share
+# srun smallfiles epoch train.tars seen    # each rank reads its part
 # smallfiles epoch --count seen            # was each sample read once?
-# smallfiles verify train.tars             # every block against its digest
+# smallfiles verify train.tars             # compare every block with its digest
 # ```
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Without an error only checks help: count keys, compare bytes with and without workers, print two epochs' first
-#   indices.
+# - Many failures raise no error, so only checks find them. Count keys, compare bytes with and without workers, and print the first
+#   indices of two epochs. `smallfiles audit` does this for a whole training.
 # - Open files in the process that reads them.
-# - Memory, `/dev/shm`, open files and an Arrow array each have a limit.
-# - Count what you may use, not what is installed or requested.
+# - Memory, `/dev/shm`, open files and Arrow arrays all have limits, and each limit has its own error message.
+# - Count the CPUs that you may use, not those that are installed or requested.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -702,24 +709,24 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available. Only the size tells: its use ends with the workers. (a) A job over
-# its memory limit is killed by signal 9. (c) would be `Too many open files`. If `/dev/shm` was large enough, or with
-# PyTorch 2.10 and later: was a mapped file rewritten?
+# **(b)**. A page of shared memory was not available. Compare the *size* and not the use, because the use ends with the workers. (a) A
+# job that exceeds its memory limit is killed by signal 9. (c) This would raise `Too many open files`. If `/dev/shm` was large
+# enough, or if you have PyTorch 2.10 or later, ask whether a mapped file was rewritten.
 #
 # </details>
 #
-# **2.** A job seems to hang on a compute node in `from_pretrained`, and fails after minutes. Why? (a) Its quota is used
-# up. (b) It waits for ranks. (c) For the internet.
+# **2.** On a compute node, a job seems to hang in `from_pretrained`, and it fails after some minutes. Why? (a) Its quota is used up.
+# (b) It waits for other ranks. (c) It waits for the internet.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Download beforehand, and set `HF_HUB_OFFLINE=1`. (a) is an error at once, `Disk quota exceeded`. (b) hangs
-# where the ranks meet, in `init_process_group`.
+# **(c)**. Download the model before the job, and set `HF_HUB_OFFLINE=1`. (a) This raises an error immediately, `Disk quota
+# exceeded`. (b) Ranks wait for each other in `init_process_group` or in a training step, and not while they load a model.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Your own data: [13](13_bring_your_own_data.ipynb).
+# [13 · Bring your own data](13_bring_your_own_data.ipynb) applies all of this to your own files.

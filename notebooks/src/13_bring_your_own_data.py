@@ -325,7 +325,7 @@ grams = [f"{row['filename']},{float(row['weight']):.0f}" for row in rows]
 (rounded / "labels.csv").write_text("\n".join(["filename,weight", *grams]))
 try:
     classes = Counter(
-        sources.load(rounded / "labels.csv", columns="label=weight").manifest.targets.to_pylist()
+        sources.load(rounded / "labels.csv", columns="label=weight", follow_links=True).manifest.targets.to_pylist()
     )
     once = sum(count == 1 for count in classes.values())
     result = f"accepted, as {len(classes)} classes, and {once} of these classes have a single image"
@@ -556,7 +556,7 @@ from helpers.delivery import delivered
 
 trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
 own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
-columns = []  # change me if needed, as in section 1; several in a list
+columns, ignore = [], ["survey/trees.csv"] if own == str(trees) else []  # change me if needed: lists of rules
 for _, (at, _, names) in zip(range(8), os.walk(own)):  # show at most eight folders
     print(f"{os.path.relpath(at, own)}: {len(names)} files {sorted(names)[:2]}")
 
@@ -571,7 +571,7 @@ from smallfiles.pack import plan
 from smallfiles.progress import bytes_text
 
 try:
-    mine = sources.load(own, columns=columns)
+    mine = sources.load(own, columns=columns, ignore=ignore)
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
     print(
         f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}",
@@ -583,8 +583,8 @@ except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
 # %% [markdown]
-# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner, and the table (`.csv`)
-# does not belong to a sample. One of the 57 images is truncated, but a plan does not decode images, so it cannot notice.
+# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner. The table names the
+# samples, so the toolbox refuses the folder until you say what to do with the table; we told it to ignore it. One of the 57 images is truncated, but a plan does not decode images, so it cannot notice.
 # [Notebook 14](14_wrap_up.ipynb) repairs all of this.
 #
 # If your data has another layout, write a table with one row per sample and with columns of paths.

@@ -3,8 +3,8 @@
 #
 # ★★☆ · 30 minutes · after [notebook 12](../notebooks/12_when_it_breaks.ipynb)
 #
-# Six colleagues send you a job that failed, with the end of its log. Find the cause of each first; then change one line
-# of each. The tables of notebook 12 help.
+# Six colleagues have sent you a job that failed, with the end of its log. First find the cause of each failure. Then change one
+# line of each job. The tables of notebook 12 will help you.
 
 # %% id="start"
 import sys
@@ -17,7 +17,7 @@ setup = start("ex12")
 # %% [markdown] id="jobs"
 # ## The jobs
 #
-# The line to change is marked with `# <--`.
+# In each job, the line that you will change is marked with `# <--`.
 #
 # **A** is slow.
 #
@@ -30,7 +30,7 @@ setup = start("ex12")
 # epoch 0: 96 images/s, waiting for data 91 %
 # ```
 #
-# **B** runs on the login node. There the weights are in `$SCRATCH/torch/hub/checkpoints`, which jobs can read.
+# **B** works on the login node. There, the weights are in `$SCRATCH/torch/hub/checkpoints`, and jobs can read this folder.
 #
 # ```bash
 # srun python finetune.py --model resnet50      # <--
@@ -40,7 +40,7 @@ setup = start("ex12")
 # URLError: <urlopen error [Errno -3] Temporary failure in name resolution>
 # ```
 #
-# **C** dies in its first epoch. Its images are floats, 3 x 224 x 224.
+# **C** dies in its first epoch. Each image is an array of 3 x 224 x 224 floats.
 #
 # ```bash
 # srun --cpus-per-task=16 python train.py --workers 16 --prefetch 8 --batch 256     # <--
@@ -50,8 +50,8 @@ setup = start("ex12")
 # df -H /dev/shm, while it ran:    Size 8.0G   Used 8.0G   Avail 0
 # ```
 #
-# **D** overfits as if its crops were not random. It has two workers, and `self.random` is `np.random.default_rng(0)`,
-# made in `__init__`.
+# **D** overfits as if its crops were not random. It has two workers. `self.random` is `np.random.default_rng(0)`, and it is made in
+# `__init__`.
 #
 # ```python
 # def __getitem__(self, index):
@@ -74,7 +74,7 @@ setup = start("ex12")
 # RuntimeError: Too many open files. Communication with the workers is no longer possible.
 # ```
 #
-# **F** reads half of the samples, with any number of workers. The tar was written by this program:
+# **F** reads only half of the samples, with any number of workers. This program wrote the tar file:
 #
 # ```python
 # for stem in stems:                            # "cat.v1", "cat.v2", "dog.v1", "dog.v2" …
@@ -88,7 +88,7 @@ setup = start("ex12")
 # %% [markdown] id="causes"
 # ## Task 1: the causes
 #
-# Give the cause of each job, in the words of this list:
+# Write down the cause of each failure, in the words of this list:
 #
 # `causes: dict[str, str]`
 
@@ -107,7 +107,7 @@ causes = {
     "E": "files kept open by tensors",
     "F": "names cut at the first dot",
     # --8<-- stub
-    # "A": None,  # your answers: six texts of the list
+    # "A": None,  # your answers: six texts from the list
     # "B": None,
     # "C": None,
     # "D": None,
@@ -124,24 +124,24 @@ found
 # <details>
 # <summary>Hint 1: where to look</summary>
 #
-# In A at the two numbers of CPUs, in C at the signal, in D at what repeats, in E at what is "open", in F at the dots.
+# In A, compare the two numbers of CPUs. In C, look at the signal. In D, ask what repeats. In E, ask what is "open". In F, look at the
+# dots.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: five that do not fit</summary>
 #
-# A job over its memory limit is `Killed`, signal 9. A limit of inodes is `No space left on device`. A shared position
-# needs two workers. An interrupted copy has fewer images, not fewer samples of two images. An order is one of samples,
-# not of crops.
+# A job that exceeds its memory limit is `Killed` with signal 9. If inodes run out, the error is `No space left on device`. A shared
+# position needs two workers. After an interrupted copy, images are missing. An order is an order of samples and not of crops.
 #
 # </details>
 
 # %% [markdown] id="lines"
 # ## Task 2: the job scripts
 #
-# Cure A, B and C: rewrite the marked line. Keep 8 workers in A, and the batch of 256 and at least 8 workers in C. Bash
-# runs your line here, with a simulated `srun`:
+# Repair A, B and C by rewriting the marked line. In A, keep 8 workers. In C, keep the batch size of 256 and at least 8 workers. The
+# check runs your line in bash, with a simulated `srun`:
 #
 # `cures: dict[str, str]`
 
@@ -166,23 +166,24 @@ scripts
 # <details>
 # <summary>Hint 1: C in numbers</summary>
 #
-# `workers * prefetch * batch * 3 * 224 * 224 * 4` bytes wait in `/dev/shm`, which has 8 GB: fill at
-# most 80 % of it.
+# `workers * prefetch * batch * 3 * 224 * 224 * 4` bytes wait in `/dev/shm`, which has 8 GB. They should be at most 80 % of
+# it.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: B</summary>
 #
-# PyTorch downloads what it does not find in `$TORCH_HOME/hub/checkpoints`; without the variable it looks in your home.
+# PyTorch looks for weights in `$TORCH_HOME/hub/checkpoints`, and downloads them if they are not there. Without the variable, it looks
+# in your home directory.
 #
 # </details>
 
 # %% [markdown] id="programs"
 # ## Task 3: the programs
 #
-# Cure D, E and F in the same way. In D every sample gets a crop of its own, in each epoch, also of a worker that is kept.
-# In F no two images may get the same name, whatever their stems are; the suffix stays `.jpg`:
+# Repair D, E and F in the same way. In D, every sample must get another crop in each epoch, even if the workers are kept alive. In F,
+# two different stems must never get the same name, and the suffix must stay `.jpg`:
 #
 # `more: dict[str, str]`
 
@@ -207,25 +208,25 @@ programs
 # <details>
 # <summary>Hint 1: D and E</summary>
 #
-# In D, PyTorch seeds its own generator anew in each worker, and it goes on from epoch to epoch: draw the seed of the
-# other from it (`torch.randint`). In E, the tensor has a method for memory of its own.
+# In D, use PyTorch's own generator: PyTorch gives it another seed in each worker, and it continues from epoch to epoch. Draw
+# the seed of the NumPy generator from it (`torch.randint`). In E, a tensor has a method that copies it to its own memory.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: F</summary>
 #
-# `cat.v1` must not become `cat_v1`, which may be another image, nor `cat`. In web addresses `%2E` is a dot. But a stem may
-# already hold `%2E`: so first write each percent sign as `%25`.
+# `cat.v1` must not become `cat` or `cat_v1`, because another image may have this name. In web addresses, `%2E` stands for a dot. But a
+# stem may contain `%2E` already. So first replace each percent sign by `%25`.
 #
 # </details>
 
 # %% [markdown] id="use"
-# ## A job of yours
+# ## Your own job
 
 # %% id="compare"
 if not (found and scripts and programs):
     show.say("Solve all tasks first.")
 else:
-    show.say("Think of the last job of yours that failed. Which row of notebook 12 is it?")
-    show.say("If there is none, what would it say?")
+    show.say("Think of your last job that failed. Which row of notebook 12 describes it?")
+    show.say("If there is none, what would you write into this row?")

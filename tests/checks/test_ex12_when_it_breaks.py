@@ -43,7 +43,7 @@ WRONG_LINES = [
     (but(LINES, B='srun --export=TORCH_HOME="$SCRATCH/torch" python finetune.py'), "without ALL"),
     (but(LINES, B=ex12.ORIGINAL["B"]), "the file is there already"),
     (but(LINES, B="srun python finetune.py --model resnet50 TORCH_HOME=$SCRATCH/torch"), "before srun"),
-    (but(LINES, B=f"false wget x; {ex12.ORIGINAL['B']}"), "needs the network"),
+    (but(LINES, B=f"false wget x; {ex12.ORIGINAL['B']}"), "needs a network"),
     (but(LINES, B=B.replace("/torch", "/torch/hub/checkpoints")), "the folder above"),
     (but(LINES, B=B.replace('"', "'")), "in single quotes"),
     (but(LINES, C=ex12.ORIGINAL["C"]), "must fit into /dev/shm"),
