@@ -395,7 +395,7 @@ tables = {"list": paths, "column": pa.array(paths)}
 copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *steps})} for name in tables}
 whole = max(copied["list"].values())
 last = max(n for n, mb in copied["list"].items() if mb > 0.985 * whole)
-title = f"Up to every {last:,}th path, reading copies the whole list"
+title = f"Reading every {last:,}th path still copies the whole list"
 page = mmap.PAGESIZE
 marks = {f"{page:,} / 112 B = {page // 112} paths per page": page / 112}
 axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
