@@ -177,21 +177,19 @@ def one_or_several(given: str | Iterable[str]) -> tuple[str, ...]:
 _READING = {"split", "unlabelled", "suffixes", "ignore"}
 _TREES = _READING | {"kind", "labels", "strict", "follow_links"}
 SUPPORTED = {
-    "class folders": _TREES | {"columns"},
+    **dict.fromkeys(("class folders", "a folder with a table", "a folder of archives"), _TREES | {"columns"}),
     "ImageNet in folders": _TREES,
     "ImageNet in tars": _TREES - {"follow_links"},
     "Flickr30K": _TREES - {"unlabelled"},
     "a table": {"split", "root", "columns", "unlabelled", "strict", "follow_links"},
     "a table with files inside": {"split", "columns", "unlabelled", "strict", "follow_links", "ignore"},
-    "a folder with a table": _TREES | {"columns"},
     "a folder with boxes": _TREES,
     "a tar": _TREES - {"follow_links"} | {"columns"},
-    "a folder of archives": _TREES | {"columns"},
     "a manifest": {"split", "root", "follow_links"},
-    "a packed output": {"split"},
-    "packed shards": {"split", "ignore"},
+    "a packed output": {"split", "where"},
+    "packed shards": {"split", "ignore", "where"},
     "packed files": {"split", "follow_links", "ignore"},
-    "shards of others": _READING,
+    "shards of others": _READING | {"where"},
 }
 """Which fields of `SourceOptions` each reader supports; `sizes` is only a hint."""
 
@@ -217,6 +215,7 @@ class SourceOptions:
         follow_links: Follow links, also those of files, that lead out of the folder; else they are refused.
         ignore: Patterns of files and folders that are not part of the data, such as `*.csv` or `meta/*`. A
             single text is one of them.
+        where: A condition on the values of a packed set, such as `label == 'cat' and age > 40`.
         sizes: Also look up the size of every file: one metadata operation per file, many in flight.
     """
 
@@ -252,6 +251,7 @@ class SourceOptions:
         metavar="PATTERN",
         many=True,
     )
+    where: str | None = option(None, "samples of a packed set with these values", metavar="CONDITION")
     sizes: bool = True
 
     def __post_init__(self) -> None:

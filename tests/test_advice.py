@@ -52,6 +52,7 @@ SAID_BY = {
     "pack/annotating.py": ["annotate"],
     "ring": ["ring fill"],
     "ring/folder.py": ["ring fill", "ring status", "ring clean"],
+    "selection": ["inspect", "train", "epoch"],
     "sources": ["manifest", "pack", "verify"],
     "staging": ["stage"],
     "locks.py": ["stage"],

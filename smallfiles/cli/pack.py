@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import Verbs, add_path, add_run, add_source_flags, load_source, parse_options
 from smallfiles.cli.output import in_seconds, look_at, report, say, since
 from smallfiles.errors import first_few
-from smallfiles.options import add_flags, from_args
+from smallfiles.options import add_flags, from_args, given
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural, say_notes
+from smallfiles.selection.config import Choice, parse_rule
 
 if TYPE_CHECKING:
     from smallfiles.pack import PackReport
@@ -117,6 +118,11 @@ def add(verbs: Verbs) -> None:
     help = "a column to add, and its name as a field (all but the keys); may be repeated"
     parser.add_argument("--field", metavar="NAME=COLUMN", help=help, **several)
     parser.add_argument("--name", help="in the name of the new file (the stem of TABLE)")
+    parser = add_run(verbs, "split", run_split)
+    add_path(parser, "out", "OUT", "a packed file or folder of shards")
+    help = "the share of each split, such as train=0.8,val=0.2"
+    parser.add_argument("--rule", type=parse_rule, metavar="NAME=SHARE,...", required=True, help=help)
+    add_flags(parser, Choice, ("split_by", "stratify", "split_seed"))
 
 
 def config_of(arguments: argparse.Namespace) -> PackConfig:
@@ -307,3 +313,36 @@ def run_annotate(arguments: argparse.Namespace) -> int:
         f"added {fields} to {where} in {in_seconds(done.seconds)}",
         f"{done.path} ({bytes_text(done.file_bytes)})",
     )
+
+
+def run_split(arguments: argparse.Namespace) -> int:
+    """Divide a packed set into train, val, ... by a rule, without writing any of it again.
+
+    Writes the field `split` into OUT.split.fields.arrow, as annotate does, so that all ranks, nodes and
+    programs use one split: train OUT --split train, LoaderConfig(split="val"), or pack OUT val.arrow --split
+    val. A hash of the key decides: each sample stays in its split when others are added and the same rule is
+    given again. With --split-by all samples with one value of a field are in one split; the shares are then
+    those of the values. With --stratify each value of a field, such as the label, is split separately. To
+    undo it, delete the file.
+
+    Examples:
+        smallfiles split all.arrow --rule train=0.8,val=0.2
+        smallfiles split all.arrow --rule train=0.8,val=0.1,test=0.1 --split-by patient
+        smallfiles split all.arrow --rule train=0.8,val=0.2 --stratify label
+    """
+    from smallfiles.pack import split
+
+    more = {name: getattr(arguments, name) for name in given(Choice, arguments)}
+    path, found = split(arguments.out, arguments.rule, **more)
+    lines = [
+        f"{name}: {plural(count, 'sample')} ({found.shares[name]:.1%}, the rule says {share:.1%})"
+        + (f", {plural(found.groups[name], 'value')} of {more['split_by']}" if found.groups else "")
+        for (name, share), count in zip(arguments.rule.items(), found.samples.values(), strict=True)
+    ]
+    if found.groups:
+        total, field = sum(found.groups.values()) - found.in_several, more["split_by"]
+        lines.append(f"of {plural(total, 'value')} of {field}, {found.in_several} lie in more than one split")
+    for name, shares in found.classes.items():
+        lines.append(f"{name}: " + ", ".join(f"{split} {share:.1%}" for split, share in shares.items()))
+    facts = {"path": path, "rule": arguments.rule, **more, **asdict(found), "seconds": since(arguments)}
+    return report(arguments, facts, *lines, f"{path}: the field split")

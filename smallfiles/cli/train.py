@@ -22,6 +22,7 @@ from smallfiles.machine.ranks import ranks
 from smallfiles.options import add_flags, from_args, given
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.ring.config import RingConfig
+from smallfiles.selection.config import CHOICES
 from smallfiles.signals import SIGNALS, listening
 from smallfiles.training.config import TrainConfig, check_ring
 
@@ -35,7 +36,10 @@ INTERRUPTED = 75
 
 _DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept although damaged"}
 
-_OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size", "storage_timeout_s")
+_OF_A_BATCH = (
+    *("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size", "storage_timeout_s"),
+    *CHOICES[1:],  # --where is the folder of a ring
+)
 
 
 def add(verbs: Verbs) -> None:
@@ -67,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles train train.arrow --checkpoint run1 --every 100
         smallfiles train s3://course/train.tars
         smallfiles train streets.arrow --target mask
+        smallfiles train all.arrow --split train --where "age is not None and age > 40"
     """
     with suppress(AttributeError, ValueError, OSError):  # no standard error
         faulthandler.enable()  # a truncated mapped file ends the process by a signal
@@ -218,7 +223,7 @@ def _fill(arguments: argparse.Namespace) -> int:
     from smallfiles.ring import Filler, ring_name
 
     config = from_args(RingConfig, arguments)
-    settings = replace(LoaderConfig.from_args(arguments), mode="main")
+    settings = replace(LoaderConfig.from_args(arguments), mode="main", where=None)  # that of the ring
     loader = make_loader(arguments.data, settings, transform=images.RandomResizedCrop(arguments.size))
     assert isinstance(loader.dataset, SampleDataset)
     plan = loader.plan

@@ -19,9 +19,10 @@ from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, report
 from smallfiles.errors import FormatError, SmallfilesError, UsageError, first_few, no_samples
 from smallfiles.keys import printable
-from smallfiles.options import add_flags
+from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
+from smallfiles.selection.config import Choice
 
 if TYPE_CHECKING:
     from smallfiles.pack import VerifyReport
@@ -141,6 +142,7 @@ def _add_inspect(verbs: Verbs) -> None:
     parser.add_argument("--croissant", action="store_true", help=help)
     parser.add_argument("--licence", "--license", metavar="URL", help="of the set, for its card")
     parser.add_argument("--seed", type=int, metavar="S", help="of the choice of samples to draw (0)")
+    add_flags(parser, Choice)
 
 
 def run_inspect(arguments: argparse.Namespace) -> int:
@@ -155,10 +157,12 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         smallfiles inspect train.arrow
         smallfiles inspect train.arrow --picture sheet.html
         smallfiles inspect train.tars --json
+        smallfiles inspect train.arrow --where "label == 'cat' and age > 40" --picture cats.html
         smallfiles inspect train.tars --croissant --licence https://spdx.org/licenses/CC-BY-4.0
     """
     from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
+    from smallfiles.selection.reader import select
 
     for name, needed in (("seed", "picture"), ("licence", "croissant")):
         if getattr(arguments, name) is not None and not getattr(arguments, needed):
@@ -167,9 +171,11 @@ def run_inspect(arguments: argparse.Namespace) -> int:
                 expected=f"it with --{needed}, which alone uses it",
                 next_step=f"Give --{needed} too, or leave --{name} out",
             )
-    with closing(formats.open(arguments.out, arguments.format)) as reader:
-        if not len(reader):
+    choice = from_args(Choice, arguments)
+    with closing(formats.open(arguments.out, arguments.format)) as opened:
+        if not len(opened):
             raise no_samples(arguments.out)
+        reader = select(opened, choice)
         facts = reader.info()
         sizes = _sizes(reader)
         keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]

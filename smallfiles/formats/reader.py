@@ -278,7 +278,7 @@ class FieldBlobs:
         name: Of the field.
     """
 
-    def __init__(self, reader: TableReader, name: str) -> None:
+    def __init__(self, reader: Reader, name: str) -> None:
         self.reader, self.name = reader, name
 
     def __len__(self) -> int:

@@ -16,7 +16,8 @@ from typing import Literal
 from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.machine.ranks import Ranks, ranks
-from smallfiles.options import Settings, flag_of, from_args, given, option, words
+from smallfiles.options import flag_of, from_args, given, option, words
+from smallfiles.selection.config import Choice
 from smallfiles.storage import timeout_option
 
 Mode = Literal["auto", "processes", "threads", "main"]
@@ -36,8 +37,8 @@ _IGNORED = (
 
 
 @dataclass(frozen=True)
-class LoaderConfig(Settings):
-    """How to make batches.
+class LoaderConfig(Choice):
+    """How to make batches, and of which samples (see `Choice`).
 
     Args:
         batch: Samples in a batch.

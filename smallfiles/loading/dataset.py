@@ -47,6 +47,8 @@ from smallfiles.loading.config import OnError
 from smallfiles.loading.fields import field_batches, offsets_of
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
+from smallfiles.selection.config import EVERYTHING, Choice
+from smallfiles.selection.reader import Selected, select
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
@@ -168,6 +170,7 @@ def maker_of(
     fields: Mapping[str, Any] | None = None,
     seed: int = 0,
     on_error: OnError = "stop",
+    choice: Choice = EVERYTHING,
 ) -> BatchMaker:
     """The batch maker of a source: images if there is a transform, else bytes; and all further fields.
 
@@ -178,19 +181,21 @@ def maker_of(
         fields: A maker for each field (see `makers`); those without one come as they are.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
+        choice: Which samples.
     """
     if isinstance(source, str | Path):
         source = _opened(source)
     if isinstance(source, Reader):
+        source = select(source, choice)
         ours: Any = transform
         if transform is not None and not hasattr(transform, "into"):
             ours = Called.of(transform, source)
         return field_batches(source, fields, ours, seed=seed, on_error=on_error)
-    if transform is not None or fields is not None:
+    if transform is not None or fields is not None or choice.chooses:
         raise UsageError(
-            f"a transform or fields were given together with {type(source).__name__}",
+            f"a transform, fields or a choice of samples were given together with {type(source).__name__}",
             expected="these together with a packed file or a reader",
-            next_step="Give them to the batch maker",
+            next_step="Give them to the batch maker, and a selected reader",
         )
     return source
 
@@ -209,8 +214,11 @@ def name_of_data(reader: Reader) -> str:
     It covers the set digest recorded by packing, which is the same for any order, the keys of 1,024 random
     samples, and sizes and targets of some; of more samples if no set digest is recorded. This takes
     milliseconds; all keys of an Arrow file take 0.1 s per million samples, and a read of every record batch.
-    An order that differs for less than about a thousandth of the samples is not noticed.
+    An order that differs for less than about a thousandth of the samples is not noticed. A selection is
+    identified by its parent and its rows.
     """
+    if isinstance(reader, Selected):
+        return xxhash.xxh3_128_hexdigest((name_of_data(reader.base) + reader.rows_digest).encode())
     record = reader.info().get("provenance") or {}
     recorded, count = str(record.get("schema", {}).get("manifest_digest", "")), len(reader)
     spread = np.linspace(0, max(count - 1, 0), 64 if recorded else 4096).astype(np.int64)

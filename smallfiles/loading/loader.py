@@ -284,7 +284,8 @@ def make_loader(
     """
     config = config or LoaderConfig()
     storage.set_timeout(config.storage_timeout_s)  # for reading the index, and for the workers of a ring
-    maker = maker_of(source, transform, fields=fields, seed=config.seed, on_error=config.on_error)
+    more: dict[str, Any] = {"fields": fields, "on_error": config.on_error, "choice": config}
+    maker = maker_of(source, transform, seed=config.seed, **more)
     where = place(config)
     workers = default_workers(where) if config.workers is None else config.workers
     if config.mode == "main":

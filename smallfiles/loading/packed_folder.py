@@ -30,6 +30,7 @@ from smallfiles.errors import MissingPackageError, UsageError
 from smallfiles.fields import TARGETS, is_blob, name_of_first, suffix_of
 from smallfiles.images.faults import PILLOW_RAISES, ImageError
 from smallfiles.samples import UNLABELLED, Buffer, Reader
+from smallfiles.selection.reader import choose
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -69,6 +70,8 @@ class PackedFolder(Dataset[Any]):
             images without a target.
         transforms: A function of image and target together, as for torchvision's segmentation data sets;
             only without `transform` and `target_transform`.
+        **choice: Which samples, all by default: `where`, `split`, `split_rule`, `split_by` and further fields
+            of `smallfiles.selection.config.Choice`.
 
     Attributes:
         classes: Names of the classes, in label order.
@@ -93,6 +96,7 @@ class PackedFolder(Dataset[Any]):
         *,
         fields: str | Sequence[str] | None = None,
         transforms: Callable[[Any, Any], Any] | None = None,
+        **choice: Any,
     ) -> None:
         if transforms is not None and (transform is not None or target_transform is not None):
             raise UsageError(
@@ -101,7 +105,7 @@ class PackedFolder(Dataset[Any]):
                 next_step="Leave one of them out",
             )
         self.root = os.path.expanduser(root) if isinstance(root, str) else root  # noqa: PTH111 - as torchvision
-        self.reader = formats.open(Path(self.root))
+        self.reader = choose(formats.open(Path(self.root)), **choice)
         self.transform, self.target_transform = transform, target_transform
         self._transforms, self._loader = transforms, loader
         self._fields = _fields_of(self.reader, fields)

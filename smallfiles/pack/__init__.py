@@ -14,6 +14,7 @@ from smallfiles import lazy
 if TYPE_CHECKING:
     from smallfiles.pack.annotating import Annotated as Annotated
     from smallfiles.pack.annotating import annotate as annotate
+    from smallfiles.pack.annotating import split as split
     from smallfiles.pack.config import PackConfig as PackConfig
     from smallfiles.pack.config import PackPlan as PackPlan
     from smallfiles.pack.config import PackReport as PackReport

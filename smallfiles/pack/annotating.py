@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles import formats
-from smallfiles.arrays import as_mask, from_numpy, one_chunk, to_numpy
+from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, to_numpy
 from smallfiles.atomic import changing, check_room, drafted, refuse_existing, sweep
 from smallfiles.digests import added_fields, sidecar
 from smallfiles.errors import PackError, SourceError, UsageError, first_few, writing
@@ -36,6 +37,8 @@ from smallfiles.locks import Lease
 from smallfiles.pack.compare import differing
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
+from smallfiles.selection.config import Choice
+from smallfiles.selection.splits import SplitReport, assigned, reported
 from smallfiles.sources.record import left_out
 from smallfiles.sources.roles import columns_of, given_fields
 from smallfiles.sources.table_files import read_with_notes
@@ -104,6 +107,33 @@ def annotate(
         kinds = {each.name: str(each.type) for each in values.schema}
         seconds = time.perf_counter() - began
         return Annotated(path, len(reader), kinds, path.stat().st_size, (*notes, *said), seconds)
+
+
+def split(out: Path, rule: Mapping[str, float], **more: Any) -> tuple[Path, SplitReport]:
+    """Write the split of each sample by a rule into the field `split`, in a file beside a packed set.
+
+    Ranks, nodes and other programs then read the same split, and need no rule.
+
+    Args:
+        out: A packed file or folder; nothing of it is written.
+        rule: The share of each split.
+        **more: `split_by`, `stratify` and `split_seed` of `selection.config.Choice`.
+
+    Returns:
+        The file beside the packed set, and what was counted in it.
+
+    Raises:
+        OutputExistsError: There is such a file already.
+        UsageError: The rule does not fit the set, or it has a field `split` already.
+    """
+    choice, path = Choice(split_rule=rule, **more), _path_of(Path(out), "split")
+    with changing(Path(out), "splitting") as lease, closing(formats.open(out)) as reader:
+        sweep(path)
+        refuse_existing(path)
+        names = column([*rule], pa.string()).take(from_numpy(assigned(reader, choice)))
+        _refuse_taken(reader, values := pa.table({"split": names}))
+        _write(reader, values, path, lease)
+        return path, reported(reader, choice, one_chunk(added.read(path, reader).column("split")))
 
 
 def _path_of(out: Path, name: str) -> Path:

@@ -35,6 +35,7 @@ from smallfiles.manifest.document import FORMAT
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Blob, Buffer, Reader
+from smallfiles.selection.reader import choose
 from smallfiles.sources import declarations
 from smallfiles.sources.record import Source, refuse_other_split
 from smallfiles.sources.stores import FolderStore, NamedStore
@@ -115,7 +116,7 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     Args:
         path: The packed file or folder of shards; plain files are read by their manifest.
         format: From `format_of`.
-        options: Only `split` is used; labels come from the file.
+        options: Only `split` and `where` are used; labels come from the file.
 
     Raises:
         SourceError: Another split was requested.
@@ -126,9 +127,11 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     what = "shards of others" if _is_foreign_tar(path, format) else what
     options.refuse_unsupported(what, path)
     reader = _open(path, format, options)
-    about = reader.info()
-    record = about.get("provenance") or {}
+    record = (about := reader.info()).get("provenance") or {}
     schema = record.get("schema", {})
+    if options.split is not None and reader.fields.get("split") == "string":
+        reader, schema = choose(reader, split=options.split), schema | {"split": options.split}
+    reader = choose(reader, where=options.where)
     refuse_other_split(path, schema.get("split", options.split), options.split, "packed file")
     with summary_of(path):
         manifest = _manifest(reader, schema, options.split)
@@ -143,9 +146,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
             )
         notes = (f"{path.name} has no targets: label {UNLABELLED} for all",)
     member_suffixes = provenance.member_suffixes(record) or tuple(about.get("member_suffixes", ()))
-    store = PackedStore(reader)
     more = (resize_of(reader), member_suffixes, provenance.columns(record))
-    source = Source(manifest, store, f"packed {format}", notes, path, *more)
+    source = Source(manifest, PackedStore(reader), f"packed {format}", notes, path, *more)
     if not (format == "tar" and path.is_dir()):
         return source
     unread = reader.unread() if isinstance(reader, TableReader) else ()
@@ -229,8 +231,7 @@ def flags_of(reader: Reader) -> dict[str, Any]:
         reader: Of the output.
     """
     record = reader.info().get("provenance") or {}
-    columns = provenance.columns(record)
-    found: dict[str, Any] = {"columns": columns} if columns else {}
+    found: dict[str, Any] = {"columns": columns} if (columns := provenance.columns(record)) else {}
     split = record.get("schema", {}).get("split", "train")
     if split != "train":  # which is the default where there are several
         found["split"] = str(split)

@@ -6,7 +6,6 @@ together, and its help says so. Notebooks 08 and 10 print the commands.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import Literal
 from smallfiles.errors import UsageError
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import Settings, flag_of, option, words
+from smallfiles.selection.config import CHOICES
 
 Model = Literal["small", "resnet18", "resnet50"]
-OF_THE_RING = tuple(each.name for each in dataclasses.fields(LoaderConfig) if each.name != "seed")
-"""Settings that the filler of a ring determines."""
+OF_THE_RING = tuple(name for name in LoaderConfig.__dataclass_fields__ if name not in ("seed", *CHOICES))
+"""Settings that the filler of a ring determines; which samples are used, both have to know."""
 OF_MEASURING = ("batch", "workers", "mode", "on_error")
 """Settings that the loader of the validation set uses."""
 

@@ -27,6 +27,7 @@ from smallfiles.loading.fields import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
+from smallfiles.selection.reader import select
 from smallfiles.training import checkpoint
 from smallfiles.training.config import OF_MEASURING, TrainConfig, check_ring
 from smallfiles.training.group import Group, inner, joined, weight
@@ -136,7 +137,7 @@ def train(
     """
     config = config or TrainConfig()
     check_ring(config, val is not None)
-    reader = objectstore.open_anywhere(data)
+    reader = select(objectstore.open_anywhere(data), config.loader)
     task = task_of(reader, data, config.target)
     others = None if val is None else objectstore.open_anywhere(val)
     if others is not None and val is not None:
@@ -373,8 +374,7 @@ def _evaluate(run: _Run, reader: Reader, loaders: list[Any]) -> float | None:
     rank, ranks = group.where.rank, group.where.world_size
     loader_config = LoaderConfig(shuffle=False, rank=rank, world_size=ranks, **same)
     transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
-    network = inner(run.model).eval()
-    right, seen = 0.0, 0
+    network, right, seen = inner(run.model).eval(), 0.0, 0
     loader = make_loader(reader, loader_config, fields=_fields(task, reader, transform))
     loaders.append(loader)
     loader.every_step = True  # all ranks check together whether any sample was readable

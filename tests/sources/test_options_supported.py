@@ -17,7 +17,7 @@ from smallfiles.pack import PackConfig, pack
 ASKED = {
     "kind": "folder", "split": "train", "root": Path(), "labels": Path("missing.json"), "unlabelled": True,
     "strict": True, "suffixes": (".png",), "follow_links": True, "sizes": False, "columns": ("label=class",),
-    "ignore": ("*.none",),
+    "ignore": ("*.none",), "where": "label == 0",
 }  # fmt: skip
 
 

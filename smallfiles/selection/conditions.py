@@ -1,0 +1,234 @@
+"""Find the samples that a condition describes: `label == 'cat' and age > 40`.
+
+The condition has Python's syntax, and is parsed, not run: a few allowed forms are translated into functions
+of Arrow, which compare a million values in milliseconds. The trap: a comparison with a missing value is
+neither true nor false, and a filter that drops such samples in silence loses data that nobody misses. So the
+condition has to say what becomes of them: `age is not None and age > 40`. docs/recipes.md has examples.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import textwrap
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.arrays import as_mask, column, from_numpy, one_chunk
+from smallfiles.errors import UsageError, first_few
+from smallfiles.fields import is_blob
+from smallfiles.progress import plural
+from smallfiles.samples import Reader
+
+_COMPARED: dict[type[ast.cmpop], Callable[..., pa.Array]] = {
+    **{ast.Eq: pc.equal, ast.NotEq: pc.not_equal, ast.Lt: pc.less, ast.LtE: pc.less_equal},
+    **{ast.Gt: pc.greater, ast.GtE: pc.greater_equal},
+}
+_METHODS = {"startswith": pc.starts_with, "endswith": pc.ends_with}
+_LONGEST = 10_000
+_NEITHER = column([None], pa.int64())[0].cast(pa.bool_())
+_FORMS = (
+    "comparisons (== != < <= > >=, in, not in, is None, is not None), and, or, not, parentheses, "
+    "and field.startswith('…') or field.endswith('…')"
+)
+
+
+def matching(reader: Reader, text: str) -> npt.NDArray[np.bool_]:
+    """Mark the samples for which a condition is true.
+
+    Args:
+        reader: A set.
+        text: A condition on its values; `key` is a field as well, and names of classes are labels.
+
+    Raises:
+        UsageError: The condition cannot be read, or does not fit the fields; or some samples have no value.
+    """
+    return _Condition(reader, text).mask()
+
+
+class _Condition:
+    """A condition on the values of a set."""
+
+    def __init__(self, reader: Reader, text: str) -> None:
+        self._reader, self._text = reader, text
+        self._kinds = {"key": "string", **reader.fields}
+        self._columns: dict[str, pa.Array] = {}
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        try:
+            if len(self._text) > _LONGEST:
+                raise RecursionError
+            found = self._truth(ast.parse(self._text.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else "it is too long, or has a null byte"
+            self._refuse(f"cannot be read: {reason}", "a condition such as age > 40 and label == 'cat'")
+        except pa.ArrowException as error:
+            self._refuse(f"cannot be evaluated: {error}", self._known())
+        if found.null_count:
+            self._refuse_nulls(found)
+        return as_mask(found)
+
+    def _truth(self, node: ast.expr) -> pa.Array:
+        """Truth values of all samples; null where a value is missing."""
+        if isinstance(node, ast.BoolOp):
+            join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
+            return functools.reduce(join, map(self._truth, node.values))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return pc.invert(self._truth(node.operand))
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            pairs = map(self._pair, sides[:-1], node.ops, sides[1:])
+            return functools.reduce(pc.and_kleene, pairs)
+        if isinstance(node, ast.Name):
+            found = self._column(node.id)
+            if pa.types.is_boolean(found.type):
+                return found
+            example = f"{node.id} {'!= 0' if self._class_of(found) == 'number' else '!= ' + repr('')}"
+            self._refuse(f"has {node.id} ({found.type}) where it needs a truth value", f"such as {example}")
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(name), method), [ast.Constant(str() as text)], []):
+                if method in _METHODS:
+                    return _METHODS[method](self._texts(name), text)
+        self._unsupported(node)
+
+    def _pair(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pa.Array:
+        """Compare two sides, of which one is a field."""
+        if isinstance(op, ast.Is | ast.IsNot):
+            match left, right:
+                case ast.Name(name), ast.Constant(None):
+                    found = self._column(name)
+                    return found.is_null() if isinstance(op, ast.Is) else found.is_valid()
+            self._unsupported(right, "is and is not compare a field with None")
+        if type(op) not in _COMPARED:  # in, not in
+            found = self._contained(left, right)
+            return found if isinstance(op, ast.In) else pc.invert(found)
+        names = [side.id for side in (left, right) if isinstance(side, ast.Name)]
+        if not names:
+            self._unsupported(left if isinstance(right, ast.Constant) else right, "it names no field")
+        columns = [self._column(name) for name in names]
+        if len(names) == 2:
+            if self._class_of(columns[0]) != self._class_of(columns[1]):
+                self._misfit(names[0], f"field {names[1]} of type {columns[1].type}")
+            return _COMPARED[type(op)](*columns)
+        if names == ["label"] and not isinstance(op, ast.Eq | ast.NotEq):
+            self._text_labels(right if isinstance(left, ast.Name) else left)
+        if isinstance(left, ast.Name):
+            return _COMPARED[type(op)](columns[0], self._values(names[0], [right])[0])
+        return _COMPARED[type(op)](self._values(names[0], [left])[0], columns[0])
+
+    def _contained(self, left: ast.expr, right: ast.expr) -> pa.Array:
+        """`field in [1, 2]`, or `'text' in field`."""
+        match left, right:
+            case ast.Name(name), (ast.List() | ast.Tuple() | ast.Set()) if right.elts:
+                found = self._column(name)
+                contained = pc.is_in(found, value_set=self._values(name, right.elts))
+                return pc.if_else(found.is_valid(), contained, _NEITHER)
+            case ast.Constant(str() as text), ast.Name(name):
+                return pc.match_substring(self._texts(name), text)
+        self._unsupported(right, "in needs a field and a list of values, or a text and a field of texts")
+
+    def _values(self, name: str, nodes: list[ast.expr]) -> pa.Array:
+        """Constants as values of a field's type; names of classes as labels."""
+        field = self._column(name)
+        kind, found = self._class_of(field), list[int | float | str]()
+        for node in nodes:
+            negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+            inner = node.operand if isinstance(node, ast.UnaryOp) and negative else node
+            value = inner.value if isinstance(inner, ast.Constant) else self._unsupported(inner)
+            if value is None:
+                self._unsupported(inner, "a missing value is found by: is None")
+            if name == "label" and isinstance(value, str):
+                value = self._label(value)
+            fits = {"number": int | float, "truth": bool, "text": str}[kind]
+            if not isinstance(value, int | float | str) or not isinstance(value, fits):
+                self._misfit(name, repr(value))
+            if isinstance(value, bool) != (kind == "truth") or (negative and isinstance(value, str | bool)):
+                self._misfit(name, ast.unparse(node))
+            found.append(-value if negative and not isinstance(value, str) else value)
+        if kind == "text":
+            return column(found, pa.string())
+        if kind == "truth":
+            return column([int(value) for value in found], pa.int64()).cast(pa.bool_())
+        if any(isinstance(value, float) for value in found) or pa.types.is_floating(field.type):
+            return from_numpy(np.array(found, np.float64))
+        if not all(abs(int(value)) < 2**63 for value in found):
+            self._misfit(name, "a number of more than 64 bits")
+        return column(found, pa.int64())
+
+    def _label(self, name: str) -> int:
+        classes = self._reader.classes
+        if name not in classes:
+            similar = get_close_matches(name, classes, 3)
+            known = (
+                f"one of {first_few(classes, len(classes))}" if classes else "a number: no class has a name"
+            )
+            self._refuse(
+                f"names the class {name!r}, which the set does not have",
+                " or ".join(similar) if similar else known,
+            )
+        return classes.index(name)
+
+    def _text_labels(self, side: ast.expr) -> None:
+        if isinstance(side, ast.Constant) and isinstance(side.value, str):
+            self._refuse("compares classes by < or >", "== or != for names of classes")
+
+    def _texts(self, name: str) -> pa.Array:
+        found = self._column(name)
+        if not pa.types.is_string(found.type):
+            self._misfit(name, "a part of a text")
+        return found
+
+    def _column(self, name: str) -> pa.Array:
+        if name not in self._columns:
+            kind = self._kinds.get(name)
+            if kind is None:
+                similar = get_close_matches(name, self._kinds, 1)
+                meant = f"; did you mean {similar[0]}?" if similar else ""
+                self._refuse(f"names the field {name!r}, which the set does not have{meant}")
+            if name != "key" and (is_blob(kind) or kind.startswith("list")):
+                self._refuse(f"compares {name} ({kind})", f"numbers, texts or truth values: {self._known()}")
+            found = self._reader.keys() if name == "key" else self._reader.table([name])[name]
+            self._columns[name] = one_chunk(found)
+        return self._columns[name]
+
+    @staticmethod
+    def _class_of(found: pa.Array) -> Literal["number", "truth", "text"]:
+        if pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
+            return "number"
+        return "truth" if pa.types.is_boolean(found.type) else "text"
+
+    def _known(self) -> str:
+        return ", ".join(
+            f"{name} ({kind})"
+            for name, kind in self._kinds.items()
+            if name == "key" or not (is_blob(kind) or kind.startswith("list"))
+        )
+
+    def _misfit(self, name: str, other: str) -> NoReturn:
+        kind = self._column(name).type
+        self._refuse(f"compares {name} ({kind}) with {other}", f"a value of the type {kind}")
+
+    def _unsupported(self, node: ast.expr, why: str = "") -> NoReturn:
+        said = f", but {why}" if why else ""
+        self._refuse(f"contains {ast.unparse(node)!r}{said}", _FORMS)
+
+    def _refuse_nulls(self, found: pa.Array) -> NoReturn:
+        rows = np.flatnonzero(as_mask(found.is_null()))
+        lacking = [name for name, each in self._columns.items() if each.null_count] or ["a value"]
+        examples = first_few([self._reader.key(int(row)) for row in rows[:5]], len(rows))
+        example = f"{lacking[0]} is not None and ({self._text})"
+        got = f"is undecided for {plural(len(rows), 'sample')} without {' or '.join(lacking)}: {examples}"
+        self._refuse(got, f"a condition that covers missing values, such as: {example}")
+
+    def _refuse(self, got: str, expected: str = "") -> NoReturn:
+        raise UsageError(
+            f"the condition {textwrap.shorten(self._text, 200)!r} {got}",
+            expected=expected or f"one of {self._known()}",
+            next_step=f"Correct the condition; smallfiles inspect {self._reader.path} shows the fields",
+        )

@@ -1,0 +1,229 @@
+"""Some samples of a set as a set of their own, which is read where it is.
+
+Everything that takes a reader takes this one: loaders in any order, streams, `pack`, `inspect`. Its samples
+are numbered from 0 on, in stored order. The trap: a checkpoint that knows only the set resumes with another
+condition on other samples. So a selection is identified by its parent and its rows.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, spread
+from smallfiles.errors import UsageError, first_few
+from smallfiles.fields import is_blob
+from smallfiles.formats.reader import FieldBlobs, SampleIndexError
+from smallfiles.progress import plural
+from smallfiles.samples import Buffer, Reader, Rows, Sample
+from smallfiles.selection.conditions import matching
+from smallfiles.selection.config import Choice, rule_text
+from smallfiles.selection.splits import assigned
+
+_SIZES = 4096
+
+
+def select(reader: Reader, choice: Choice) -> Reader:
+    """The chosen samples of a set; the reader itself if all are chosen.
+
+    Args:
+        reader: A set.
+        choice: Which samples; a split of a rule is made before `where` chooses.
+
+    Raises:
+        UsageError: The choice does not fit the set, or no sample is left.
+    """
+    choice = choice.choice
+    if not choice.chooses or (isinstance(reader, Selected) and reader.choice == choice):
+        return reader
+    chosen = np.ones(len(reader), bool)
+    if choice.split is not None:
+        chosen = _in_split(reader, choice, choice.split)
+    if choice.where is not None:
+        chosen = chosen & matching(reader, choice.where)
+    if not chosen.any():
+        raise UsageError(
+            f"no sample of {reader.path} fits {_told(choice)}",
+            expected=f"some of its {plural(len(reader), 'sample')}",
+            next_step="Look at the values with: smallfiles inspect, and choose others",
+        )
+    return Selected(reader, np.flatnonzero(chosen), choice)
+
+
+def choose(reader: Reader, **choice: Any) -> Reader:
+    """The samples of a set that the settings of a `Choice` describe."""
+    return select(reader, Choice(**choice))
+
+
+def _told(choice: Choice) -> str:
+    said = {
+        name: rule_text(value) if name == "split_rule" else value for name, value in choice.chosen.items()
+    }
+    return " and ".join(f"{name.replace('_', '-')} {value!r}" for name, value in said.items())
+
+
+def _in_split(reader: Reader, choice: Choice, split: str) -> npt.NDArray[np.bool_]:
+    if choice.split_rule is not None:
+        return np.equal(assigned(reader, choice), [*choice.split_rule].index(split))
+    if reader.fields.get("split") != "string":
+        raise UsageError(
+            f"{reader.path} has no field split of texts",
+            expected="it, or a rule such as train=0.8,test=0.2",
+            next_step="Write it once for all programs with: smallfiles split, or give split-rule",
+        )
+    found = one_chunk(reader.table(["split"])["split"])
+    mask: npt.NDArray[np.bool_] = as_mask(pc.is_in(found, value_set=column([split], pa.string())))
+    if not mask.any():
+        known = found.unique().drop_null().to_pylist()
+        raise UsageError(
+            f"{reader.path} has no sample of the split {split!r}",
+            expected=f"one of {first_few(known, len(known))}",
+            next_step="Choose one of these",
+        )
+    return mask
+
+
+class Selected(Reader):
+    """Some samples of another reader, in stored order.
+
+    Args:
+        base: Has all samples.
+        rows: Numbers of the chosen samples in it, ascending.
+        choice: What chose them.
+    """
+
+    def __init__(self, base: Reader, rows: npt.NDArray[np.int64], choice: Choice) -> None:
+        self.base, self.rows, self.choice, self.path = base, rows, choice, base.path
+        self._keys: pa.StringArray | None = None
+
+    @property
+    def rows_digest(self) -> str:
+        """Identifies the rows, for checkpoints."""
+        return xxhash.xxh3_128_hexdigest(self.rows.tobytes())
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "following":  # which only the reader of an object store has
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return partial(self._following, self.base.following)  # type: ignore[attr-defined]
+
+    def _following(self, follow: Callable[[list[int]], Reader], order: Sequence[int]) -> Selected:
+        return Selected(follow(self._at(order).tolist()), self.rows, self.choice)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_keys": None}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Name and kind of each field."""
+        return self.base.fields
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order."""
+        return self.base.classes
+
+    @property
+    def set_digest(self) -> None:
+        """None: what was packed is more than this."""
+
+    def keys(self) -> pa.StringArray:
+        """Return the keys of all samples, taken once."""
+        if self._keys is None:
+            self._keys = self.base.keys().take(from_numpy(self.rows))
+        return self._keys
+
+    def key(self, index: int) -> str:
+        """Return the key of one sample."""
+        return self.base.key(self._row(index))
+
+    def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
+        """Return the values of fields; see `Reader.table`."""
+        return self.base.table(names, self.rows if rows is None else self._at(rows))
+
+    def target(self, index: int) -> Any:
+        """Return the label or captions of one sample."""
+        return self.base.target(self._row(index))
+
+    def added(self) -> Mapping[str, pa.Array]:
+        """Return the values that were added later."""
+        return {name: each.take(from_numpy(self.rows)) for name, each in self.base.added().items()}
+
+    def blob(self, name: str) -> FieldBlobs:
+        """Return access to the blobs of one field."""
+        self.base.blob(name)  # refuses a field that is not there
+        return FieldBlobs(self, name)
+
+    def size(self, index: int, field: str = "") -> int:
+        """Return the number of bytes of one blob."""
+        return self.base.size(self._row(index), field)
+
+    def read(self, index: int, field: str = "") -> Buffer:
+        """Return the bytes of one blob; see `Reader.read`."""
+        return self.base.read(self._row(index), field)
+
+    def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
+        """Return several blobs in the requested order."""
+        return self.base.read_many(self._at(indices).tolist(), field)
+
+    def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
+        """Return the blobs of several samples and fields, requested together."""
+        return self.base.read_fields(self._at(indices).tolist(), fields)
+
+    def span(self, index: int, field: str = "") -> tuple[Path, int, int] | None:
+        """Return where a blob is; see `Reader.span`."""
+        return self.base.span(self._row(index), field)
+
+    def sha256(self, index: int, field: str = "") -> str | None:
+        """Return the recorded SHA-256 of a blob."""
+        return self.base.sha256(self._row(index), field)
+
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Return the number of chosen samples in each shard."""
+        sizes: tuple[int, ...] = getattr(self.base, "shard_sizes", tuple)()
+        ends = np.searchsorted(self.rows, np.cumsum([0, *sizes]))
+        return tuple(np.diff(ends).tolist())
+
+    def info(self) -> dict[str, Any]:
+        """Return the facts of the base with the number of samples; of many, the bytes are estimated."""
+        facts = self.base.info()
+        looked_at = spread(len(self), _SIZES)
+        total = sum(map(self.size, looked_at)) * len(self) // len(looked_at)
+        selected = {**self.choice.chosen, "of": len(self.base)}
+        return facts | {"samples": len(self), "bytes": total, "selected": selected}
+
+    def close(self) -> None:
+        """Release the file."""
+        self.base.close()
+
+    def __iter__(self) -> Iterator[Sample]:
+        blobs = [name for name, kind in self.fields.items() if is_blob(kind)]
+        for index in range(len(self)):
+            yield Sample(self.key(index), tuple(self.read(index, name) for name in blobs), index)
+
+    def _row(self, index: int) -> int:
+        return int(self._at([operator.index(index)])[0])
+
+    def _at(self, indices: Rows) -> npt.NDArray[np.int64]:
+        """The numbers in the base of some samples; negative ones count from the end."""
+        at = np.asarray(indices)
+        at = at if len(at) else at.astype(np.int64)
+        if at.dtype.kind in "iu" and (not len(at) or (at.min() >= -len(self) and at.max() < len(self))):
+            found: npt.NDArray[np.int64] = self.rows[at]
+            return found
+        raise SampleIndexError(
+            f"{self.path}: {first_few(indices, len(indices))} were asked of {len(self)} selected samples",
+            expected=f"whole numbers from 0 to {len(self) - 1}",
+            next_step="Check the length with len(reader)",
+        )
