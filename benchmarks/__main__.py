@@ -15,7 +15,7 @@ from smallfiles.errors import MissingPackageError
 from smallfiles.measure import BenchConfig, Result
 
 try:
-    from benchmarks import decoding, objectstore, peers, scaling, slow, squashfs, staging
+    from benchmarks import decoding, objectstore, peers, scaling, slow, squashfs, staging, watching
 except Exception as error:  # an environment that is not the course's
     sys.exit(f"error: {MissingPackageError.of_import(error, 'the benchmarks') or error}")
 
@@ -110,6 +110,17 @@ def _objectstore(folder: Path, config: BenchConfig) -> Result:
     return objectstore.bench_objectstore(folder, config)
 
 
+def _watch(folder: Path, config: BenchConfig) -> Result:
+    """What the hooks of `profile` and `audit` cost a training, in processor time per step.
+
+    Beside a realistic step, of which `most_percent` in the record is the upper bound of their share.
+
+    Examples:
+        python -m benchmarks watch data --repeats 9
+    """
+    return watching.bench_watching(folder, config)
+
+
 _MORE = {
     "stage": Topic(_stage, (*_FIELDS, "caches")),
     "decode": Topic(_decode, tuple(name for name in _FIELDS if name != "cap")),
@@ -119,6 +130,7 @@ _MORE = {
     "slow": Topic(_slow, (*_FIELDS, "latency_ms"), slow.SlowBenchConfig),
     "scaling": Topic(_scaling, ("repeats", "seed", "latency_ms", "servers"), scaling.ScalingBenchConfig),
     "objectstore": Topic(_objectstore, ("repeats", "count", "seed")),
+    "watch": Topic(_watch, ("repeats", "seed")),
     "squashfs": Topic(_squashfs, (*_FIELDS, "caches")),
 }
 """Topics that there are here only."""
