@@ -12,6 +12,7 @@ process with SIGBUS, whereas `pread` fails or reads short, which can be reported
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import mmap
 import os
@@ -41,6 +42,13 @@ AHEAD_BYTES = 128 << 10
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, opening a pipe waits for a writer
 _WINDOW_BITS = 16  # of 64 KiB
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+@functools.lru_cache
+def _read_ahead_bytes(device: int) -> int:
+    """How far the kernel reads ahead on a file system; a mount of NFS or Lustre may allow megabytes."""
+    told = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    return max(AHEAD_BYTES, int(told.read_text()) << 10) if told.exists() else AHEAD_BYTES
 
 
 class ByteFile:
@@ -76,7 +84,7 @@ class ByteFile:
             access = "pread" if is_parallel_filesystem(path) else "mmap"
         self.mapped = access == "mmap"
         self._view = self._map() if self.mapped else None
-        self._read_to = 0
+        self._read_to, self._piece_bytes = 0, _read_ahead_bytes(status.st_dev)
         self._met = bytearray((self.size >> _WINDOW_BITS) + 1 if self.mapped else 0)
         if self.mapped:
             closing()  # the mapping suffices, so that hundreds of shards fit under the usual limit
@@ -151,15 +159,12 @@ class ByteFile:
 
     def _advise(self, start: int, stop: int) -> None:
         start -= start % mmap.PAGESIZE
-        try:
+        with contextlib.suppress(OSError):  # only advice: reading works without it
             if self.mapped:
                 self._mapping.madvise(mmap.MADV_WILLNEED, start, stop - start)
             elif hasattr(os, "posix_fadvise"):
-                for first in range(start, stop, AHEAD_BYTES):
-                    size = min(AHEAD_BYTES, stop - first)
-                    os.posix_fadvise(self._descriptor, first, size, os.POSIX_FADV_WILLNEED)
-        except OSError:  # only advice: reading works without it
-            pass
+                for at in range(start, stop, piece := self._piece_bytes):
+                    os.posix_fadvise(self._descriptor, at, min(piece, stop - at), os.POSIX_FADV_WILLNEED)
 
     def forget(self) -> None:
         """Release mapped pages that are not needed again; the page cache keeps them."""
@@ -195,7 +200,8 @@ class ByteFile:
         try:
             return answered(self.path, self._reopened_on_failure, read, *where)
         except OSError as error:
-            raise _unread(self.path, error) from error
+            refuse_shortage(error, self.path)
+            raise damaged(self.path, f"reading failed ({error.strerror})") from error
 
     def _reopened_on_failure(self, read: Callable[..., _Read], *where: Any) -> _Read:
         """Read; if that fails, open the same file again for the next try: a server may have forgotten it."""
@@ -306,11 +312,6 @@ def damage_reported(path: Path, what: str = "") -> Iterator[None]:
         refuse_shortage(error, path)
         first_line = str(error).partition("\n")[0]
         raise damaged(path, f"{what} {first_line or type(error).__name__}".lstrip()) from error
-
-
-def _unread(path: Path, error: OSError) -> DamagedFileError:
-    refuse_shortage(error, path)
-    return damaged(path, f"reading failed ({error.strerror})")
 
 
 def _unopened(path: Path, error: OSError | ValueError) -> FormatError:

@@ -1,9 +1,12 @@
 """What `slowfs` counts is found from a mount, and packed files are read with as few requests as possible."""
 
+import os
+
 import numpy as np
 import pytest
 
 from smallfiles import cli, formats, measure, slowfs
+from smallfiles.formats import bytefile
 from smallfiles.slowfs import SlowConfig, SlowFolder, SlowStore
 from smallfiles.sources import synthetic
 from smallfiles.sources.stores import FolderStore
@@ -58,3 +61,8 @@ def test_a_random_sample_costs_no_more_reads_than_its_bytes_and_a_packed_one_no_
     assert 100 < asked["reads"] <= 1.02 * needed, asked
     assert asked["bytes"] <= 1.05 * size
     assert (asked["metadata"] >= 200) if suffix == "files" else (asked["metadata"] == 0)
+
+
+def test_pieces_are_as_large_as_the_kernel_reads_ahead_and_never_smaller_than_its_default(tmp_path):
+    unknown = bytefile._read_ahead_bytes(os.makedev(4000, 4000))
+    assert unknown == bytefile.AHEAD_BYTES <= bytefile._read_ahead_bytes(tmp_path.stat().st_dev)
