@@ -298,8 +298,24 @@ def test_a_training_is_watched_on_its_node_and_keeps_its_exit_code(cluster, tmp_
     log = cluster.done("12_profile", "python", tmp_path / "their train.py", work=tmp_path)
     assert "verdict: loading is not the limit" in log and "40 steps of 8 samples" in log
     assert len(list(tmp_path.glob("profile-*-0.json"))) == 1
-    log = cluster.done("12_audit", "python", tmp_path / "their train.py", work=tmp_path)
-    assert "verdict: exactly once" in log and len(list(tmp_path.glob("audit-*-0.json"))) == 1
+
+
+def test_a_training_on_two_nodes_is_audited_as_one_and_reported_once(cluster, tmp_path):
+    text = (
+        "import torch, torch.distributed as d\nfrom torch.utils.data import *\nd.init_process_group('gloo')\n"
+    )
+    text += "data = TensorDataset(torch.arange(32.))\nfor x in DataLoader(data, 4, sampler={}): pass\n"
+    for sampler, said in (
+        ("DistributedSampler(data)", "exactly once"),
+        ("None", "samples are seen by several"),
+    ):
+        (tmp_path / "their train.py").write_text(text.format(sampler))
+        words = ("12_audit", "torchrun", "--nproc-per-node=1", tmp_path / "their train.py")
+        (number,) = cluster.submit(*words, options=("--nodes=2",), work=tmp_path)
+        state, log = cluster.wait(number), cluster.log(number, tmp_path)
+        assert (state == "COMPLETED") == (said == "exactly once") and re.findall("verdict: .*", log), log
+        assert log.count("verdict: ") == 1 and f"verdict: {said}" in log and "records of 2 of 2 nodes" in log
+        assert (tmp_path / f"audit-{number}.svg").exists() and "srun: error" not in log
 
 
 def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifest):
