@@ -63,7 +63,7 @@ PLANS: dict[str, Plan] = {
     "ex08": Plan("Exercise 08", minutes=30, seconds=12, wants=("folder",), small=240),
     "09": Plan("Stream shards from object storage", minutes=40, seconds=45, wants=("folder",), small=128),
     "ex09": Plan("Exercise 09", minutes=30, seconds=10, wants=("folder",), small=128),
-    "10": Plan("Run it on many nodes", minutes=40, seconds=40, wants=("folder",)),
+    "10": Plan("Run it on many nodes", minutes=45, seconds=40, wants=("folder",)),
     "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=("folder",)),
     "11": Plan("Choose a format", minutes=40, seconds=20, wants=("folder",)),
     "ex11": Plan("Exercise 11", minutes=40, seconds=2),

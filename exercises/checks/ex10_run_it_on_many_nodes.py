@@ -1,6 +1,7 @@
-"""Exercise 10: the place of a process among many, and a job script that survives its time limit.
+"""Exercise 10: the place of a process, a loader with a hidden fault, and a job script with a limit.
 
     place    rank, number of ranks and local rank, from the variables of a launcher
+    share    which samples a rank reads in an epoch; the stub has a fault that only `smallfiles audit` shows
     job      what the script asks Slurm for, and what it does: run by real bash, with a played Slurm
              (`helpers.experiments.nb10.played_slurm` stands for srun, scontrol, python)
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -21,6 +23,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +122,93 @@ def place(attempt: Attempt) -> None:
         attempt.expect(right, got, because=because)
 
 
-# --- Task 2: what the script asks for ---
+# --- Task 2: the samples of a rank ---
+
+SHARES = {
+    "same": "every rank reads all samples: nothing in your function depends on the rank",
+    "own order": "each rank has the right number of samples, but ranks share some. That happens, for "
+    "example, if each rank shuffles in another order, as with the rank in the seed",
+    "again": "several ranks, or one rank twice, read the same sample",
+    "lost": "no sample is read twice, but some are read by nobody. Rounding down with // has this effect",
+    "foreign": "sample numbers go from 0 to count - 1",
+    "chance": "two equal calls gave different answers, so ranks cannot agree: use random.Random(epoch)",
+    "epoch": "two epochs have the same order: the order must depend on the epoch",
+    "dealt first": "each rank reads the same samples in every epoch: shuffle all first, and then divide",
+    "sizes": "the ranks have different numbers of samples, and the rank with fewer lets the others wait",
+}
+START = "Run the audit below, read its verdict, and repair `share`. As it stands, the ranks do not agree."
+
+
+def planted(count: int, epoch: int, rank: int, ranks: int) -> list[int]:
+    """Return the share of a rank as the stub does: of the right size, but other ranks get some of it, too.
+
+    Args:
+        count: Samples of the data set.
+        epoch: Number of the epoch.
+        rank: Of this process.
+        ranks: How many there are.
+    """
+    order = list(range(count))
+    random.Random(1000 * epoch + rank).shuffle(order)
+    return order[rank::ranks]
+
+
+def _shares(attempt: Attempt, count: int, epoch: int, ranks: int) -> list[list[int]]:
+    """Ask every rank for its samples in an epoch."""
+    parts = []
+    for rank in range(ranks):
+        got = attempt(count, epoch, rank, ranks)
+        because = "the task asks for a list of sample numbers; list(…) makes one of a range or an iterator"
+        fits = isinstance(got, list) and all(isinstance(each, int) for each in got)
+        attempt.require(fits, got, "a list of whole numbers", because)
+        parts.append(list(got))
+    attempt.given(f"share({count}, {epoch}, rank, {ranks}) for each of the {ranks} ranks")
+    return parts
+
+
+def _why_not_once(parts: list[list[int]], count: int) -> str:
+    """Return why ranks do not read each sample once, or an empty text; it asserts what the shares prove."""
+    often = Counter(each for part in parts for each in part)
+    if set(often) - set(range(count)):
+        return SHARES["foreign"]
+    if len(often) == count and max(often.values()) == 1:
+        return ""
+    if max(often.values(), default=0) <= 1:
+        return SHARES["lost"]
+    if all(sorted(part) == list(range(count)) for part in parts):
+        return SHARES["same"]
+    sizes = [len(range(rank, count, len(parts))) for rank in range(len(parts))]
+    distinct = all(len(set(part)) == len(part) for part in parts)
+    return SHARES["own order" if distinct and [len(part) for part in parts] == sizes else "again"]
+
+
+@check(
+    buys="An epoch is complete on any number of ranks. Run the audit again: its verdict is *exactly once*."
+)
+def share(attempt: Attempt) -> None:
+    """`share(count, epoch, rank, ranks)` gives each sample to one rank, in a new order in each epoch."""
+    for count, ranks in ((400, 2), (12, 3), (10, 4)):
+        epochs = [_shares(attempt, count, epoch, ranks) for epoch in range(2)]
+        if epochs == [[planted(count, e, rank, ranks) for rank in range(ranks)] for e in range(2)]:
+            raise NotStarted(START)
+        for parts in epochs:
+            often = Counter(each for part in parts for each in part)
+            got = f"{len(often)} different samples in {often.total()} reads"
+            because = _why_not_once(parts, count)
+            attempt.require(not because, got, f"{count} samples, each once", because)
+            got = f"the ranks read {[len(part) for part in parts]} samples"
+            even = max(map(len, parts)) - min(map(len, parts)) <= 1
+            attempt.require(even, got, "numbers that differ by one at most", SHARES["sizes"])
+        again = _shares(attempt, count, 1, ranks)
+        attempt.require(again == epochs[1], "another answer", "the same answer again", SHARES["chance"])
+        first, second = epochs
+        if count == 400:  # with few samples, two orders may be equal by chance
+            attempt.require(first != second, "equal orders", "a new order", SHARES["epoch"])
+            same = list(map(set, first)) == list(map(set, second))
+            attempt.require(not same, "equal shares", "new shares in each epoch", SHARES["dealt first"])
+
+
+# --- Task 3: what the script asks for ---
 
 UNFILLED = "exit 99"
 HOW_TO_START = f"Replace the stub: in the job script fill its two gaps, remove `{UNFILLED} …`, save it."
@@ -191,7 +280,7 @@ def _examine(attempt: Attempt, path: Path) -> None:
         attempt.require(holds, got, expected, ASKS[because])
 
 
-# --- Task 2: what the script does ---
+# --- Task 3: what the script does ---
 
 Mode = Literal["finish", "stop", "fail"]
 Size = tuple[int, int, int]  # nodes, tasks per node, CPUs per task

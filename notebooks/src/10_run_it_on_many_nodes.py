@@ -1,30 +1,32 @@
 # %% [markdown] id="top"
 # # 10 · Run it on many nodes
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
+# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
 # 400 synthetic images
 #
-# To read on two hundred nodes, each process must know its number and how many there are. Here our processes get the
-# variables of two simulated nodes.
+# On many nodes, many processes train one model together, and each of them must read its own part of the data. If two
+# processes read the same part, no error is raised, and the loss looks normal. This notebook shows how to notice it.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - How does a process know its number, and how many there are?
-# - Is each sample read exactly once, and how would I notice if not?
-# - What happens to the speed when I add nodes?
+# - How does a process know its number, and how many processes there are?
+# - Does each sample arrive exactly once per epoch, and how would I notice if it did not?
+# - How many nodes can the storage feed?
 # - What happens at the time limit?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - read rank, local rank and node from the variables of `srun` or `torchrun`,
-# - count over all ranks that an epoch was read exactly once,
-# - measure by weak scaling whether the storage is the limit,
+# - read the rank, the local rank, and the node from the variables of `srun` or `torchrun`,
+# - audit which rank received which sample in your own training,
+# - compute how many ranks a storage feeds,
 # - stop a training before its time limit and resume it.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts, so they do not change on a busy machine.
 
 # %% id="start"
 import sys
@@ -35,7 +37,7 @@ from helpers import figures, show, start, worksheet
 setup = start("10")
 
 # %% [markdown]
-# The folded cell packs the images.
+# The *folded* cell packs the images into an Arrow file.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -49,41 +51,43 @@ from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
+samples = len(source.manifest)
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
     pack(source, packed, PackConfig(verify="none"))
 
 # %% [markdown] id="recall"
-# > **Recall** (08). A step takes 20 ms and a batch 30 ms on average. Does a ring of 1,000 slots end the waiting?
+# > **Recall** (08). A training step takes 20 ms, and the loader needs 30 ms per batch on average. Does a ring of 1,000
+# > slots end the waiting?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# No: a buffer bridges stalls, but if batches come too slowly on average it runs empty. Make a batch cheaper, or use
-# more CPUs.
+# No. A buffer helps against single late batches. Here every batch is late, so the buffer runs empty. Make a batch
+# cheaper, or use more CPUs.
 #
 # </details>
 
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find your place
 #
-# `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number is its *rank*, its number on its
-# node the *local rank*.
+# `sbatch` puts a script into the queue. When the job starts, Slurm runs the script **once**, on the first node. The
+# command `srun` in the script starts the *tasks*. With two nodes and two tasks per node, it starts four processes. The
+# number of a task in the job is its *rank*. Its number on its node is its *local rank*.
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# Each column of the table is a process, named after what started it. (`salloc` opens a shell in a job.) Below is what
-# our `smallfiles.machine.ranks` makes of the variables.
+# Each launcher tells its processes their numbers in environment variables. The table below shows them for six processes.
+# (`salloc` opens a shell in a job.) The last lines show how `smallfiles.machine.ranks` interprets them.
 #
-# > **Predict.** Is each of these one of four, or alone (one of one)?
+# > **Predict.** Which of the six processes are one of four, and which are alone?
 
 # %%
-guess = {"job script": 4, "salloc shell": 4, "srun": 4, "torchrun": 4, "torchrun in srun": 4}  # change me
-guess["laptop"] = 1
+guess = None  # for example {"job script": 4, "salloc shell": 4, "srun": 4, "torchrun": 4, "laptop": 1}
 
 # %%
 from helpers.experiments import nb10 as nodes
+from smallfiles.machine.ranks import ranks, rendezvous
 
 launched = {
     "job script": nodes.script(),
@@ -96,18 +100,21 @@ launched = {
 print(nodes.table(launched, guess))
 
 # %% [markdown]
-# The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
-# reads a quarter of the data, or waits for three that do not exist.
+# The job script and the salloc shell see `SLURM_NTASKS=4`, although each of them is a single process. A program that relies
+# on this variable reads only a quarter of the data, or it waits for three processes that do not exist.
 #
-# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script has no step variables. At many
-# sites, as here, the salloc shell is a step of one task. But check torchrun's variables first: where `srun` started
-# torchrun, Slurm counts the torchruns (2), not the ranks (4).
+# A *step* is what one `srun` starts, so a program should use `SLURM_STEP_NUM_TASKS`. The job script does not have this
+# variable. In the salloc shell it is 1, because at many sites this shell is a step of one task.
+#
+# But check the variables of torchrun first. If `srun` started torchrun on each node, then Slurm counts the two torchruns
+# and not the four ranks.
 #
 # <details>
-# <summary>Where do ranks connect to each other?</summary>
+# <summary>How do the ranks find each other?</summary>
 #
-# Slurm names the nodes in `SLURM_JOB_NODELIST`. All ranks use the first name, and a port that they compute alike from the
-# job number. torchrun starts the ranks itself: start it once per node, with all CPUs that the job has there.
+# Slurm names the nodes in `SLURM_JOB_NODELIST`. All ranks connect to the first node of this list. They all compute the
+# same port from the number of the job. torchrun starts the ranks itself, so start it once per node, with all CPUs that
+# the job has there.
 #
 # ```bash
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -116,125 +123,183 @@ print(nodes.table(launched, guess))
 #   --rdzv-backend=c10d --rdzv-endpoint=$first:$((20000 + SLURM_JOB_ID % 12000)) train.py
 # ```
 #
-# Without `--ntasks`, `srun` takes the number of tasks from the job, ignores `--ntasks-per-node` with a warning, and
-# here starts four torchruns.
+# Do not leave out `--ntasks`. Without it, `srun` uses the number of tasks of the job, ignores `--ntasks-per-node` with a
+# warning, and starts four torchruns here.
 #
 # </details>
 #
-# A rank also needs the CPUs that the script requests with `--cpus-per-task=8`. But some versions of `srun` do not pass
-# it on. Where a cluster binds tasks, each then runs on one core.
+# A rank also needs its CPUs. Some versions of `srun` do not pass on the `--cpus-per-task` of the script, and where the
+# cluster binds tasks to cores, each rank then runs on a single core. So repeat the option in your script: `srun
+# --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 #
 # <details>
-# <summary>Which versions?</summary>
+# <summary>Which versions, and how does a program notice?</summary>
 #
-# Slurm 22.05 ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) and 23.02; 23.11 does again
-# ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)).
+# Slurm 22.05 ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) and 23.02 do not pass it on. Slurm
+# 23.11 does ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)).
+#
+# In a rank that is bound to one CPU, `SLURM_CPUS_PER_TASK` still shows the requested number, and `os.cpu_count()` shows
+# all CPUs of the node. Only `os.sched_getaffinity(0)` shows the one CPU. `make_loader` asks it for its number of workers.
 #
 # </details>
 #
-# > **Predict.** A script requests eight CPUs for a rank, and the rank is bound to one. Which of these show the one:
-# > `SLURM_CPUS_PER_TASK`, `os.cpu_count()`, `os.sched_getaffinity`, the workers of `make_loader`?
+# You can solve task 1 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
+
+# %% [markdown] id="audit" tags=["core"]
+# ## 2 · Audit which rank receives which sample
+#
+# The next cell writes a training program that contains only its data loading. Its `IterableDataset` shuffles the files
+# anew in each epoch and reads them.
 
 # %%
-guess = "os.cpu_count()"  # change me: name one that shows it (the last is "make_loader")
+plain = setup.scratch / "plain.py"
+plain.write_text("""
+import os, random, sys
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+class Images(IterableDataset):
+    def __init__(self, folder):
+        self.paths, self.epoch = sorted(Path(folder).rglob("*.jpg")), 0
+
+    def __iter__(self):
+        for path in random.Random(self.epoch).sample(self.paths, len(self.paths)):
+            yield torch.tensor(list(path.read_bytes()[:64]))  # instead of decoding it
+
+images = Images(sys.argv[1])
+for images.epoch in range(2):
+    count = sum(len(batch) for batch in DataLoader(images, batch_size=10))
+    print(f"rank {os.environ['RANK']}, epoch {images.epoch}: {count} samples", flush=True)
+""")
 
 # %% [markdown]
-# The folded cell binds a rank to one CPU, and counts.
-
-# %% jupyter={"source_hidden": true}
-from functools import partial
-from itertools import islice
-
-from smallfiles.loading.config import default_workers
-from smallfiles.machine.ranks import ranks, rendezvous
-
-
-def bind_and_count():
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    requested = int(os.environ["SLURM_CPUS_PER_TASK"])
-    return requested, os.cpu_count(), len(os.sched_getaffinity(0)), default_workers(ranks())
-
-
-whose = ("SLURM_CPUS_PER_TASK", "os.cpu_count()", "os.sched_getaffinity", "make_loader")
-counts = dict(zip(whose, nodes.play(bind_and_count, [nodes.srun(0, nodes=1, per_node=1, cpus=8)])[0]))
-right, misled = ([name for name in whose if (counts[name] == 1) == one] for one in (True, False))
-title = f"Only {' and '.join(right)} count the one CPU"
-figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, base=misled, counted=True)
-
-# %% [markdown]
-# `os.cpu_count()` counts all CPUs of the node: here of your machine, since the request is only played.
-# `os.sched_getaffinity` counts those that the rank may use, and `make_loader` asks it. So repeat the option:
-# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
-#
-# You can now solve task 1 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
-
-# %% [markdown] id="once" tags=["core"]
-# ## 2 · Read each sample once
-#
-# We read an epoch on two nodes with two ranks each:
-#
-# - as tasks of `srun`,
-# - with a program whose own choice of rank is its local rank,
-# - with a script that starts four pythons itself.
-
+# We start it on two ranks, as `torchrun --nproc-per-node 2 plain.py FOLDER` does on one node. In front of the command we
+# write `smallfiles audit --save RECORD --`. The audit does not change the program. It records which samples each rank
+# received, and in which order.
 
 # %%
-def read(rank=None, world_size=None):
-    """Numbers of the samples that this process reads in an epoch."""
-    settings = LoaderConfig(batch=10, workers=2, mode="threads", rank=rank, world_size=world_size)
-    return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
+import shlex
+import subprocess
 
 
-def read_by_own_choice():
-    return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
+def audit(command, record):
+    """Run a training program under the audit, print what both say, and return the path of the record."""
+    words = [sys.executable, "-m", "smallfiles", "audit", "--save", record, "--", *shlex.split(command)]
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where torchrun is
+    environment = {**os.environ, "PATH": programs, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    print(done.stdout, done.stderr, sep="")
+    return record
 
+
+two_ranks = "torchrun --standalone --nproc-per-node 2"
 
 # %% [markdown]
-# > **Predict.** Which of the three reads each sample once?
+# > **Predict.** There are 400 images and two ranks. How many samples does each rank receive in an epoch?
 
 # %%
-guess = "own choice of rank"  # change me: or "srun", or "4 × python & in the script"
+guess = None  # your guess: for example 200
 
 # %%
-tasks = [nodes.srun(rank) for rank in range(4)]
-taken = {
-    "srun": nodes.play(read, tasks),
-    "own choice of rank": nodes.play(read_by_own_choice, tasks),
-    "4 × python & in the script": nodes.play(read, [nodes.script()] * 4),
-}
+record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.json")
 
 # %% [markdown]
-# The folded cell counts and draws.
-
-# %% jupyter={"source_hidden": true}
-from collections import Counter
-
-samples, words = len(source.manifest), {0: "never", 1: "once", 2: "twice", 4: "four times"}
-often = {}
-for way, shares in taken.items():
-    times = Counter(index for share in shares for index in share)
-    counts = Counter(words[times[index]] for index in range(samples))
-    often[way] = {word: counts[word] for word in words.values() if counts[word]}
-    print(f"{way:26} ranks read {[len(share) for share in shares]} samples: {often[way]}")
-right = [way for way, counts in often.items() if list(counts) == ["once"]]
-title = f"Only with {' and '.join(right) or 'none of them'} was each sample read exactly once"
-show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess, counted=True))
-
-# %% [markdown]
-# The wrong runs did not fail. In one, each rank read the right number of samples. So count over all ranks.
+# Each rank receives all 400 samples, so every sample arrives twice. `DataLoader` cannot divide an `IterableDataset`,
+# because only the data set knows which sample comes next. The program itself reports no error. But an epoch takes as long
+# as on one rank, and both ranks compute the same gradients.
 #
-# **Your turn.** Cure `read_by_own_choice` with another variable of the table, and run from there again.
+# The record also contains the order of the samples. We draw it with one row per rank:
+
+# %%
+import json
+
+from smallfiles.profile.audit import draw
+
+figure, text = draw(json.loads(record.read_text()))  # or: smallfiles figure plain.json plain.png
+show.figure(figure, alt=text)
+
+# %% [markdown]
+# The colour of a sample says when it first arrived, so epoch 0 has a smooth band. The red marks show samples that arrive
+# more than once. Both rows of an epoch are equal, because both ranks receive the same samples in the same order. Epoch 1
+# has a new order, so it looks like noise.
+#
+# **Your turn.** Change `__iter__` in the program so that each rank reads every second file. Then run the audit again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# `SLURM_PROCID` in place of `SLURM_LOCALID`. Then each sample is read once.
+# Add `[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]` behind `sample(…)`. The verdict is then *exactly once*.
+# If the loader had workers, you would also have to split over these with `torch.utils.data.get_worker_info()`.
 #
 # </details>
 #
-# What if samples cannot be divided evenly? The folded cell tries two samplers.
+# Now the same loop with the loader of the toolbox. It divides the samples over ranks and workers itself.
+
+# %%
+ours = setup.scratch / "ours.py"
+ours.write_text("""
+import sys
+from smallfiles.loading import LoaderConfig, make_loader
+
+loader = make_loader(sys.argv[1], LoaderConfig(batch=10, workers=2, mode="threads"))
+for epoch in range(2):
+    print(epoch, sum(len(batch["index"]) for batch in loader), "samples", flush=True)
+""")
+record = audit(f"{two_ranks} {ours} {packed}", setup.scratch / "ours.json")
+figure, text = draw(json.loads(record.read_text()))
+show.figure(figure, alt=text)
+
+# %% [markdown]
+# The verdict is *exactly once*. Read the lines that begin with *unknown*, too. They say what the audit cannot see.
 #
-# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours?
+# Finally, audit your own training. Two epochs of a few thousand samples are enough. With `--resume "COMMAND"` in front of
+# `--`, the audit also looks for samples that a resume repeats or skips. [docs/audit.md](../docs/audit.md) has a recipe for
+# each loader.
+
+# %%
+mine = ""  # change me: for example "torchrun --standalone --nproc-per-node 2 train.py --epochs 2"
+if mine:
+    audit(mine, setup.scratch / "mine.json")
+
+# %% [markdown]
+# You can solve task 2 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
+
+# %% [markdown] id="once" tags=["core"]
+# ## 3 · Deal out the samples
+#
+# This section shows how dividing the samples goes wrong. First, a program can use a wrong number. The next cell simulates
+# two nodes with two ranks each. One program uses the rank, and the other one uses the local rank.
+
+
+# %%
+from collections import Counter
+
+
+def read(rank=None, world_size=None):
+    """Return the numbers of the samples that this process reads in an epoch."""
+    settings = LoaderConfig(batch=10, workers=2, mode="threads", rank=rank, world_size=world_size)
+    return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
+
+
+def read_by_local_rank():
+    return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
+
+
+for read_part in (read, read_by_local_rank):
+    parts = nodes.play(read_part, [nodes.srun(rank) for rank in range(4)])
+    often = Counter(index for part in parts for index in part)
+    print(f"{read_part.__name__:18} reads {[len(part) for part in parts]}, {len(often)} different samples")
+
+# %% [markdown]
+# With the local rank, half of the samples are read twice and the other half never, because the local ranks are 0 and 1 on
+# both nodes. Yet each rank reads the right number of samples. So a count per rank proves nothing. You must count each
+# sample over all ranks, as the audit does.
+#
+# Second, the number of samples may not be divisible by the number of ranks. The *folded* cell divides ten samples over
+# four ranks with two samplers.
+#
+# > **Predict.** How many samples does PyTorch's `DistributedSampler` read in total, and how many does ours?
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
@@ -253,12 +318,13 @@ for name, counts in reads.items():
     print(f"{name:20} its ranks read {counts}, together {sum(counts)} of 10")
 
 # %% [markdown]
-# PyTorch reads two samples twice, so that all ranks take equally many steps. In validation these count twice.
+# PyTorch reads two samples twice, so that all ranks have the same number of steps. In a validation, these two samples
+# count twice. The audit calls this *padding by repetition*.
 #
-# Ours reads each once, so some ranks may have one more step, and then wait forever for the others. Set `drop_last=True`
-# in training.
+# Our loader reads each sample once, so some ranks may have one more step than others. In training, such a rank would wait
+# forever for the others (section 4). Set `drop_last=True` for training.
 #
-# Each epoch also needs a new order:
+# Third, each epoch needs a new order. `DistributedSampler` only knows the epoch if you tell it:
 
 # %%
 sampler, orders = DistributedSampler(range(samples), 4, 0), []
@@ -274,15 +340,16 @@ print("The second epoch has", "the same order." if orders[0] == orders[1] else "
 # <summary>Answer</summary>
 #
 # The second epoch has the same order. Nothing warns you
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)). `make_loader` counts its epochs itself.
+# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), but the audit reports it. `make_loader` counts its
+# epochs itself.
 #
 # </details>
 
 # %% [markdown]
 # ### Deal tar shards out
 #
-# A tar file is read from front to back, so webdataset does not deal out samples. It deals out whole shards, and it does so
-# twice: first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`).
+# A tar file is read from front to back, so webdataset does not deal out samples. It deals out whole shards, and it does
+# so twice: first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`).
 # [Notebook 05](05_shard_a_dataset.ipynb#4-·-Mix-across-workers) has a picture of it.
 #
 # The *folded* cell packs four shards of 100 images. It also defines `read_epoch`, which plays all ranks one after the
@@ -290,7 +357,6 @@ print("The second epoch has", "the same order." if orders[0] == orders[1] else "
 
 # %% jupyter={"source_hidden": true}
 import tempfile
-from itertools import chain
 
 import webdataset as wds
 from torch.utils.data import DataLoader
@@ -352,37 +418,37 @@ print(f"the ranks read {by_rank} of {samples} samples")
 
 # %% [markdown]
 # One rank gets two shards, so it has twice as many steps as the others. At the end it waits for their gradients, and
-# training [hangs](https://github.com/webdataset/webdataset/issues/225). There are two remedies:
+# training [hangs](https://github.com/webdataset/webdataset/issues/225).
+#
+# <details>
+# <summary>How do I avoid this?</summary>
 #
 # - In webdataset, `WebLoader(…).repeat().with_epoch(batches)` ends the epoch of each rank after the same number of
 #   batches. A rank with fewer samples then repeats some of them, and a rank with more samples skips some. Give each
 #   worker several shards, and change their order in each epoch, so that it does not always skip the same ones.
-# - Deal out samples instead of shards. Our loader does so for shards, too, with `order="stream"`. Here `drop_last` skips
-#   16 samples:
-
-# %%
-by_rank = []
-for rank in range(3):
-    settings = LoaderConfig(batch=32, workers=2, order="stream", drop_last=True, rank=rank, world_size=3)
-    batches = make_loader(in_shards.path, settings)
-    by_rank.append([index for batch in batches for index in batch["index"].tolist()])
-print("the ranks read", [len(read) for read in by_rank], "samples,", len({*chain(*by_rank)}), "of them different")
+# - Deal out samples instead of shards. Our loader does so for shards, too, with `order="stream"` and `drop_last=True`.
+#
+# </details>
 
 # %% [markdown] id="scale" tags=["core"]
-# ## 3 · Train on all of them
+# ## 4 · Train on all of them
 #
-# `init_process_group` connects the ranks. `DistributedDataParallel` (DDP) averages their gradients in each
+# So far, each rank only read its samples. To train one model, the ranks must also exchange their gradients.
+# `init_process_group` connects them. `DistributedDataParallel` (DDP) then averages the gradients of all ranks in each
 # `backward()`.
 #
 # <details>
 # <summary>What changes with GPUs?</summary>
 #
-# Write `"nccl"`, call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())` (a task may see only one),
-# and move model and batches there: this is what the local rank is for.
+# Write `"nccl"` in place of `"gloo"`. Call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())`, and move
+# the model and the batches to this GPU. This is what the local rank is for. The `%` is there because some sites show a
+# task only its own GPU.
 #
 # </details>
 
 # %%
+from functools import partial
+
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -395,7 +461,7 @@ def connect(**options):
 
 
 # %% [markdown]
-# The folded cell defines `meet`, which connects and makes this rank's model, optimizer and loader.
+# The *folded* cell defines `meet`, which connects this rank and makes its model, its optimizer, and its loader.
 
 
 # %% jupyter={"source_hidden": true}
@@ -426,7 +492,7 @@ def one_step(wrap):
 
 
 # %% [markdown]
-# > **Predict.** After one step: are the losses of two ranks equal? And their weights?
+# > **Predict.** Two ranks take one step, with their own batches. Are their losses equal afterwards? Are their weights?
 
 # %%
 two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]
@@ -435,9 +501,11 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
         print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
 
 # %% [markdown]
-# Each rank has its own batch and loss. Without DDP the models drift apart; with DDP they stay equal.
+# The losses differ, because each rank has its own batch. Without DDP, each rank applies its own gradient, and the models
+# drift apart. With DDP, all ranks apply the same average, so their weights stay equal.
 #
-# > **Predict.** Rank 0 takes three steps, rank 1 only two, and then writes a checkpoint for 5 s. What happens to rank 0?
+# The exchange needs every rank in every step. In the next cell, rank 0 takes three steps and rank 1 only two. Then rank 1
+# writes a checkpoint for 5 s.
 
 # %%
 from datetime import timedelta
@@ -458,83 +526,92 @@ for rank, end in enumerate(nodes.play(uneven, two)):
     print(f"rank {rank}: {end}")
 
 # %% [markdown]
-# Rank 0 waits until its timeout, so training seems to hang: here for 3 s, by default for 10 minutes with NCCL and 30
-# with gloo.
+# Rank 0 waits for the third step of rank 1 until its timeout, so a training seems to hang. The timeout is 3 s here. By
+# default, it is 10 minutes with NCCL and 30 minutes with gloo. The checkpoint is not the cause, because it comes after the
+# last step.
 #
-# The checkpoint is not the fault: it comes after the last step.
+# The audit reports this fault as *ranks have different numbers of batches*.
 
 # %% [markdown] id="full" tags=["core"]
-# ## 4 · Add nodes until the storage is full
+# ## 5 · Add nodes until the storage saturates
 #
-# *Weak scaling* means more ranks with the same work for each: here 20 steps of 30 ms. A simulated storage
-# sends 80 MB per second. First all share it. Then each has a copy, as after staging.
+# If you add ranks with the same work for each, the work per second should grow with the ranks. This is called *weak
+# scaling*. It ends where the ranks need more bytes per second than the storage delivers.
 #
-# > **Predict.** An image is about 110 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
+# A step takes 30 ms and needs 10 images of about 110 kB, which is 1.1 MB. The storage delivers 80 MB per second to all
+# ranks together.
+#
+# > **Predict.** For how many ranks is this storage fast enough?
 
 # %%
-guess = 1  # change me: one storage is fast enough for so many ranks
-
-
-def twenty_steps(storage, begin):
-    """Seconds from `begin` for 20 steps; each rank reads from all 400 samples, as only the rate matters here."""
-    settings = LoaderConfig(batch=10, workers=1, mode="threads", rank=0, world_size=1)
-    loader = make_loader(packed, settings, transform=storage())
-    time.sleep(max(0, begin - time.perf_counter()))
-    for _ in islice(loader, 20):
-        time.sleep(0.03)  # a simulated training step
-    return time.perf_counter() - begin
-
+guess = None  # your guess, a number of ranks: for example 4
 
 # %%
-rate = 80e6  # change me: bytes per second
-one = nodes.Storage(rate)
-storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(rate)}
-scaled = {where: {} for where in storages}
-soon = lambda: time.perf_counter() + 0.5  # when all ranks are there
-for where, storage in storages.items():
-    for n in (1, 2, 3, 4):
-        places = [nodes.srun(rank, nodes=n, per_node=1) for rank in range(n)]
-        seconds = [max(nodes.play(partial(twenty_steps, storage, soon()), places)) for _ in range(3)]
-        scaled[where][n] = [200 * n / slowest for slowest in seconds]
+rate, step_s = 80e6, 0.03  # change me: bytes per second of the storage, seconds per step
+batch_bytes = 10 * source.manifest.sizes.mean()
+needs = batch_bytes / step_s
+print(f"A rank needs {needs / 1e6:.0f} MB/s, so {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
 
 # %% [markdown]
-# The folded cell draws.
+# What happens with more ranks? We simulate it with a computed clock. Each rank requests its next batch when a step begins,
+# and the storage sends one batch after the other.
+
+# %%
+import heapq
+
+
+def steps_per_s(ranks, shared, steps=200):
+    """Return the steps per second of all ranks, with one storage for all or with a copy for each rank."""
+    free = [0.0] * ranks  # when each storage has sent everything that was requested before
+    requests, end = [(0.0, rank, 0, 0.0) for rank in range(ranks)], 0.0
+    while requests:
+        now, rank, step, idle_from = heapq.heappop(requests)
+        storage = 0 if shared else rank
+        free[storage] = max(free[storage], now) + batch_bytes / rate
+        begin = max(free[storage], idle_from)  # the batch is here, and the previous step is over
+        end = max(end, begin + step_s)
+        if step + 1 < steps:
+            heapq.heappush(requests, (begin, rank, step + 1, begin + step_s))
+    return ranks * steps / end
+
+
+# %% [markdown]
+# The *folded* cell draws the result, for example with `plt.plot(numbers, shared)`.
 
 # %% jupyter={"source_hidden": true}
-from statistics import median
-
-speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
-need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
-feeds, gain = int(rate / need), speed["one storage"][4] / speed["one storage"][1]
-title = f"One storage feeds {feeds} rank{'s' * (feeds != 1)}; four are {gain:.1f} times as fast as one"
-lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
-lines |= {"n x one rank": {n: n * speed["a copy per rank"][1] for n in (1, 2, 3, 4)}}
-axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
-marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
-figures.lines(lines, title, **axes, guess=guess, marks=marks)
+numbers = range(1, 9)
+copies, shared = ({n: 10 * steps_per_s(n, kind) for n in numbers} for kind in (False, True))
+fed, gain = int(rate / needs), shared[8] / shared[1]
+title = f"One storage feeds {fed} rank{'s' * (fed != 1)}; eight ranks are {gain:.1f} times as fast as one"
+axes = {"x": "ranks", "y": "images per second, all ranks", "counted": True}
+marks = {f"{rate / 1e6:.0f} / {needs / 1e6:.0f} = {rate / needs:.1f} ranks": rate / needs}
+figures.lines({"a copy per rank": copies, "one storage": shared}, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# Each rank needs 37 MB per second. Of 80 MB hardly anything is left for a third. Staging moves this limit.
-# But each node first reads the whole set, which must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
+# Two ranks use almost the whole 80 MB/s, so a third rank gains little and a fourth gains nothing. With a copy for each
+# rank, the rate grows with the number of ranks. But copying must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
 #
-# The folded cell computes the same for opens of unpacked files, without decoding, on *one node* and this file system.
-# Do not multiply it by the nodes: on a cluster they share the servers.
+# To measure this on your cluster, run the job of section 7 on 1, 2, 4, and 8 nodes. The storage is saturated where the
+# images per second stop growing.
+#
+# Unpacked files have another limit, the opens per second. The *folded* cell computes how many ranks the opens of *this*
+# machine feed. All nodes together share this limit.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
 
 opens = worksheet.value("01", "opens_per_s", 0) or 1 / measure_folder(setup.path()).together_s  # 0: not noted there
-worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
+worksheet.note("10", ranks_fed=int(opens / (10 / step_s)))
 
 # %% [markdown] id="limit" tags=["core"]
-# ## 5 · Outlive the time limit
+# ## 6 · Outlive the time limit
 #
-# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends a signal to what `srun` started, not to the
-# script: 90 seconds before, or up to a minute earlier. Then the ranks write a checkpoint and stop, and the next run
-# resumes from it.
+# At its time limit, a job is killed. With `--signal=USR1@90`, Slurm sends the signal USR1 to what `srun` started, about 90
+# seconds before. The ranks then write a checkpoint and stop, and the next run continues from it.
 #
-# All ranks must stop at the *same* step, or one waits for the others. So they add up their signals, and all stop if
-# there is one. This comes after each step, so that weights and loader agree on the next batch.
+# All ranks must stop after the *same* step, but the signal does not reach them at the same moment. So after each step, the
+# ranks add up how many signals they have received. If the sum is not zero, all of them stop.
+
 
 # %%
 import signal
@@ -562,14 +639,11 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# The folded cell defines `leave`, which saves the checkpoint under another name and renames it: a kill never leaves half
-# a file. It also plays Slurm's signal.
+# The *folded* cell defines `leave`, which saves the checkpoint under another name and then renames it, so that a killed job
+# never leaves half a checkpoint. It also defines a function that sends the signal.
 
 
 # %% jupyter={"source_hidden": true}
-import tempfile
-
-
 def leave(folder, state):
     if ranks().rank == 0:
         torch.save(state, folder / "part")
@@ -586,62 +660,65 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# The first run gets the signal in its second epoch, the second resumes, and the third is never stopped.
+# The first run gets the signal in its second epoch, and the second run resumes. The third run is never stopped.
 #
-# > **Predict.** Does the interrupted training end with the same loss, almost the same, or a clearly different one?
+# > **Predict.** Is the last loss of the interrupted training the same as that of the third run, almost the same, or
+# > clearly different?
 
 # %%
-guess = "almost the same"  # change me
+guess = None  # your guess: for example "almost the same"
 
 # %%
 cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
 print("first run: ", nodes.play(partial(train, cut), two, meanwhile=slurm_sends_usr1)[0])
 print("second run:", nodes.play(partial(train, cut), two)[0])
-print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {guess})")
+print("in one go: ", nodes.play(partial(train, whole), two)[0], "" if guess is None else f"(your guess: {guess})")
 
 # %% [markdown]
-# The losses are equal, because order and crops depend only on seed, epoch and sample. `smallfiles train` does this too,
-# and exits with code 75. Then the script queues its job again:
+# The losses are equal, because the loader continues with the next batch, and because the order and the random crops depend
+# only on the seed, the epoch, and the sample.
+#
+# `smallfiles train` works in the same way and ends with exit code 75. The job script then puts its job into the queue
+# again:
 #
 # ```bash
 # #SBATCH --signal=USR1@90                # to the ranks, 90 s before the limit
-# #SBATCH --requeue --open-mode=append    # the job may be queued again, and keeps its log
+# #SBATCH --requeue --open-mode=append    # the job may be queued again, and its log is continued
 # set -e                                  # the script ends at the first command that fails
 # code=0
-# srun … smallfiles train … || code=$?    # its exit code; what stands before || may fail
+# srun … smallfiles train … || code=$?    # a command in front of || may fail; we keep its exit code
 # if ((code == 75)); then exec scontrol requeue "$SLURM_JOB_ID"; fi
-# exit "$code"                            # any other code is the job's own
+# exit "$code"                            # any other code is the result of the job
 # ```
 #
-# > **Predict.** What happens after code 75 without `|| code=$?`?
-#
 # <details>
-# <summary>Answer</summary>
+# <summary>What happens after code 75 without <code>|| code=$?</code></summary>
 #
-# `set -e` ends the script at `srun`, so nothing requeues the job.
+# `set -e` ends the script at `srun`, so nothing puts the job into the queue again.
 #
 # </details>
 #
 # <details>
 # <summary>What else does a real training need?</summary>
 #
-# - Momentum and Adam have a state: save and load `optimizer.state_dict()` too, or the losses differ without an error.
-# - A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`.
-# - On GPUs sums may run in another order: expect almost equal losses.
-# - With NCCL `stop` lies on the GPU, and the test waits for it: make it every 20 steps, on all ranks.
-# - A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
-# - If the job resumes with fewer ranks, they share what is left of the epoch. But the global batch is smaller: scale the
-#   learning rate, or the batch of a rank.
-# - Start it with `srun`: by default torchrun dies of USR1, and it turns code 75 into 1.
+# - Momentum and Adam have a state. Save and load `optimizer.state_dict()`, too. Otherwise the losses differ, and no error
+#   is raised.
+# - The worker processes of a DataLoader get the signal, too, and may die of it. Ignore it in `worker_init_fn`.
+# - GPUs may add numbers in another order, so expect losses that are almost equal.
+# - With NCCL, `stop` is on the GPU, and asking for its value waits for the GPU. Ask every 20 steps, on all ranks.
+# - A model with dropout also needs the state of its random generator (`torch.get_rng_state()`) on each rank.
+# - If the job resumes with fewer ranks, these share the rest of the epoch. But the global batch is smaller then, so scale
+#   the learning rate or the batch of a rank.
+# - Start the ranks with `srun`. By default, torchrun dies of USR1, and it turns exit code 75 into 1.
 #
 # </details>
 
 # %% [markdown] id="script" tags=["core"]
-# ## 6 · Read a job script, and submit it
+# ## 7 · Read a job script, and submit it
 #
-# In the script below, `task` is a function of `lib.sh`: `srun --cpus-per-task="$cpus"`.
+# This is a job script of the course. It uses the function `task` of `lib.sh`, which is `srun --cpus-per-task="$cpus"`.
 #
-# > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many `smallfiles epoch --count`?
+# > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many run `smallfiles epoch --count`?
 
 # %%
 from helpers import jobs
@@ -649,9 +726,11 @@ from helpers import jobs
 print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
-# Four processes read (`--nodes` times `--ntasks-per-node`), and the script counts, once.
+# Four processes read, because there are two nodes (`--nodes`) with two tasks each (`--ntasks-per-node`). The last command
+# has no `srun` in front of it, so it runs once. It counts the samples of all ranks.
 #
-# We submit it to the local cluster (`slurm/local/up`), or to the site in `COURSE_SITE`:
+# The next cell submits the script to the local cluster, if `slurm/local/up` has started one, or to the site that
+# `COURSE_SITE` names.
 
 # %%
 sent = nodes.submit("10_read", packed, "seen")
@@ -669,22 +748,22 @@ print(sent.log or "No job, no log.")
 # 4 ranks on 2 nodes read each of 400 samples exactly once, 2,058 samples/s
 # ```
 #
-# The rate is all samples by the seconds of the slowest rank.
+# The rate is the number of all samples, divided by the seconds of the slowest rank.
 #
 # </details>
 #
-# You can now solve task 2 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
+# You can solve task 3 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb): compute a rank, and write a job script that survives its
-# time limit.
+# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute a rank, repair a loader whose fault only the audit
+# shows, and write a job script that survives its time limit.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Each rank of `10_train` runs this command, also to resume:
+# Each rank of the job `10_train` runs this command. It runs the same command to resume:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -693,11 +772,11 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 
 # %% [markdown]
 # ```bash
-# slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# # It reads a fixed set (so each rank reads less: strong scaling), without training.
-# # Try 1, 2, 4, 8 nodes: where samples/s stop growing, the storage is full.
-# # Compare that rate with ranks x what one rank trains per second. Take a set larger than the memory of all nodes.
+# slurm/submit SITE 12_audit --sbatch=--nodes=2 -- torchrun --nproc-per-node 4 train.py   # audits your own training
+# slurm/submit SITE 10_read -- train.arrow seen       # checks everything, shows the command, and submits it
 # slurm/submit SITE 10_read --sbatch=--nodes=8 -- large.arrow seen8
+# # 10_read reads a fixed data set without training. Use a data set that is larger than the memory of all nodes,
+# # and compare its rate with the images that all ranks train per second.
 # slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
@@ -706,12 +785,12 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Check torchrun's variables first, then the step of `srun`. A job script, an salloc shell and a laptop are alone.
-# - Only a count over all ranks shows that each sample was read once.
-# - Shards must be dealt out twice, over the ranks and over the workers. A forgotten split raises no error.
-# - If more nodes read no faster, but with a copy each they do, the storage is full: stage, or use fewer nodes.
-# - Request a signal before the time limit, write a checkpoint, and requeue the job.
-# - A job script passes the CPUs on to `srun`.
+# - Check the variables of torchrun first, and then the step of `srun`. A job script is alone.
+# - An `IterableDataset` must divide its samples over ranks and workers itself.
+# - Only a count of each sample over all ranks shows that an epoch is complete. `smallfiles audit` counts in any training.
+# - If one rank has more batches than the others, training hangs.
+# - If more nodes do not read faster, but nodes with a copy each do, the storage is saturated.
+# - Request a signal before the time limit, write a checkpoint, and put the job into the queue again.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -722,20 +801,20 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the script is one process on the first node, and so is the program it starts. (a) is what `srun python
-# train.py` does. There is no error (c): the other seven tasks are never started, and a program that uses `SLURM_NTASKS`
-# waits for them until it times out.
+# **(b)**. The script is one process on the first node, and so is the program that it starts. (a) is what `srun python
+# train.py` does. (c) There is no error. The other seven tasks are never started, and a program that relies on
+# `SLURM_NTASKS` waits for them until it times out.
 #
 # </details>
 #
-# **2.** Each of 4 ranks reports "epoch done, 320,000 samples" for a set of 1,280,000. Was each sample read once? (a)
+# **2.** Each of 4 ranks reports "epoch done, 320,000 samples" for a data set of 1,280,000. Was each sample read once? (a)
 # Yes, that is a quarter each. (b) Not necessarily. (c) No, the ranks must report different numbers.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the
-# mistake of section 2. (c): a right split gives equal numbers, too.
+# **(b)**. A count per rank does not say *which* samples were read. All four ranks may have read the same quarter. (a) is
+# the mistake of section 3. (c) A correct division gives equal numbers, too.
 #
 # </details>
 

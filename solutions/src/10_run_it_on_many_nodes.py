@@ -1,11 +1,11 @@
 # %% [markdown] id="top"
-# # Exercise 10 · Find your place, and outlive a time limit
+# # Exercise 10 · Find your place, read your share, and outlive a time limit
 #
-# ★★★ · 40 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
+# ★★★ · 50 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
 #
-# Each process of a job must know its rank, and the job must end before the scheduler ends it. You write a function
-# and a job script for these. The check runs your script with a simulated Slurm. If a real one is available, the script
-# is submitted at the end.
+# Each process of a job must know its rank and read its own samples, and the job must end before the scheduler ends it. You
+# write a function, repair another one, and fill in a job script. The check runs your script with a simulated Slurm. If a
+# real one is available, the script is submitted at the end.
 
 # %% id="start"
 import sys
@@ -56,8 +56,88 @@ check.place(place)
 #
 # </details>
 
+# %% [markdown] id="task-share"
+# ## Task 2: a fault that only the audit shows
+#
+# The loss falls, and each rank reads the right number of samples. Yet this training is wrong. Audit it and repair `share`:
+# together, the ranks must read each sample once per epoch, in a new order.
+#
+# `share(count: int, epoch: int, rank: int, ranks: int) -> list[int]`
+
+
+# %% id="share"
+import random
+
+
+def share(count: int, epoch: int, rank: int, ranks: int) -> list[int]:
+    """Numbers of the samples that this rank reads in this epoch, in order."""
+    order = list(range(count))
+    # --8<-- solution
+    random.Random(epoch).shuffle(order)  # the same order on all ranks
+    # --8<-- stub
+    # random.Random(1000 * epoch + rank).shuffle(order)
+    # --8<-- end
+    return order[rank::ranks]
+
+
+# %% [markdown] id="run-audit"
+# These cells write a training with your `share` and audit it.
+
+# %% id="training"
+import inspect
+
+training = """
+import os, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+rank, ranks, weight = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 0.0
+for epoch in range(2):
+    seen = 0
+    for (x,) in DataLoader(TensorDataset(torch.linspace(0, 1, 400)), 10, sampler=share(400, epoch, rank, ranks)):
+        loss, seen = float((((2 - weight) * x) ** 2).mean()), seen + len(x)
+        weight += 0.2 * float(((2 - weight) * x * x).mean())
+    print(f"rank {rank}, epoch {epoch}: {seen} samples, loss {loss:.3f}", flush=True)
+"""
+(setup.scratch / "train.py").write_text(f"import random\n\n{inspect.getsource(share)}{training}")
+
+# %% id="audit"
+import os
+import subprocess
+from pathlib import Path
+
+command = "smallfiles audit -- torchrun --standalone --nproc-per-node 2 train.py"
+programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+end = subprocess.run(
+    [sys.executable, "-m", *command.split()],
+    cwd=setup.scratch,
+    env={**os.environ, "PATH": programs, "OMP_NUM_THREADS": "1"},
+    capture_output=True,
+    text=True,
+)
+print(end.stdout, end.stderr, sep="")
+
+# %% id="check-share"
+check.share(share)
+
+# %% [markdown] id="hints-share"
+# <details>
+# <summary>Hint 1: how to read the report</summary>
+#
+# The line *finding* names the fault, *numbers* says how many samples it concerns, and *first* names some of them. Some
+# samples arrive at both ranks. Since each rank reads 200, as many samples arrive nowhere.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: the cause</summary>
+#
+# `order[rank::ranks]` divides the samples only if all ranks have the same `order`. On what does the order depend here, and
+# on what should it depend?
+#
+# </details>
+
 # %% [markdown] id="task-job"
-# ## Task 2: the job script
+# ## Task 3: the job script
 #
 # Fill both gaps of [10_run_it_on_many_nodes.sbatch](10_run_it_on_many_nodes.sbatch), which is next to this notebook; a
 # double click opens it. It trains on two nodes. Shortly before the time limit `train` gets USR1, writes a checkpoint
@@ -101,7 +181,7 @@ verdict
 from helpers.experiments.nb10 import training_on_cluster
 
 if not verdict:
-    show.say("Solve the task first; then this cell submits your script.")
+    show.say("Solve task 3 first; then this cell submits your script.")
 else:
     done = training_on_cluster(script, setup.source())
     show.say(f"`{done.command}`")

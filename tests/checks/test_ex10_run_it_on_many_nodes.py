@@ -1,6 +1,7 @@
 """Every known wrong answer to exercise 10 gets its own diagnosis, and each right way passes."""
 
 import os
+import random
 from dataclasses import astuple
 from pathlib import Path
 
@@ -37,10 +38,6 @@ def slurm_only(rank="SLURM_PROCID", size="SLURM_STEP_NUM_TASKS", local="SLURM_LO
     return place
 
 
-def without_default(env):
-    return int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env["SLURM_LOCALID"])
-
-
 def zero_is_alone(env):
     return right(env) if "RANK" in env or env.get("SLURM_PROCID", "0") != "0" else (0, 1, 0)
 
@@ -54,10 +51,6 @@ def no_torchrun(env):
     return right({name: value for name, value in env.items() if name.startswith("SLURM")})
 
 
-def torchrun_last(env):
-    return no_torchrun(env) if "SLURM_STEP_ID" in env else right(env)
-
-
 def torchrun_local(env):
     rank, size, local = right(env)
     return (local if "RANK" in env else rank), size, local
@@ -65,7 +58,7 @@ def torchrun_local(env):
 
 WRONG_PLACES = [
     (lambda env: tuple(map(str, right(env))), ex10.WHERE["text"]),
-    (without_default, ex10.WHERE["laptop"]),
+    (lambda env: (int(env["SLURM_PROCID"]), 4, 0), ex10.WHERE["laptop"]),
     (lambda env: right(os.environ), ex10.WHERE["not alone"]),
     (zero_is_alone, ex10.WHERE["not alone"]),
     (slurm_only(rank="SLURM_LOCALID"), ex10.WHERE["local for rank"]),
@@ -76,7 +69,6 @@ WRONG_PLACES = [
     (slurm_only(size="SLURM_NTASKS", step="SLURM_PROCID"), ex10.WHERE["script"]),
     (slurm_only(size="SLURM_NTASKS"), ex10.WHERE["salloc"]),
     (no_torchrun, ex10.WHERE["torchrun"]),
-    (torchrun_last, ex10.WHERE["torchrun"]),
     (torchrun_local, ex10.WHERE["local for rank"]),
 ]
 
@@ -88,6 +80,33 @@ def no_scheduler(monkeypatch):
 
 
 TestPlace = judged(ex10.place, WRONG_PLACES, [right, lambda env: astuple(ranks(env))[:3]])
+
+
+def shuffled(of, seed):
+    return random.Random(seed).sample(list(of), len(of))
+
+
+def all_but_one_each(n, epoch, rank, ranks):
+    order = shuffled(range(n), epoch)
+    return order[n - rank :][:1] if rank else order[: n - ranks + 1]
+
+
+WRONG_SHARES = [
+    (lambda n, epoch, rank, ranks: shuffled(range(n), epoch), ex10.SHARES["same"]),
+    (
+        lambda n, epoch, rank, ranks: shuffled(range(n), f"{epoch} {rank}")[rank::ranks],
+        ex10.SHARES["own order"],
+    ),
+    (lambda n, epoch, rank, ranks: shuffled(range(n), epoch)[rank:], ex10.SHARES["again"]),
+    (lambda n, e, r, m: shuffled(range(n), e)[r * (n // m) :][: n // m], ex10.SHARES["lost"]),
+    (lambda n, epoch, rank, ranks: shuffled(range(1, n + 1), epoch)[rank::ranks], ex10.SHARES["foreign"]),
+    (lambda n, epoch, rank, ranks: list(range(rank, n, ranks)), ex10.SHARES["epoch"]),
+    (lambda n, epoch, rank, ranks: shuffled(range(rank, n, ranks), epoch), ex10.SHARES["dealt first"]),
+    (all_but_one_each, ex10.SHARES["sizes"]),
+    (lambda n, epoch, rank, ranks: range(rank, n, ranks), "a list of"),
+]
+RIGHT_SHARES = [lambda n, epoch, rank, ranks: shuffled(range(n), f"any {epoch}")[rank::ranks]]
+TestShare = judged(ex10.share, WRONG_SHARES, RIGHT_SHARES)
 
 
 def changed(*pairs):
@@ -183,7 +202,8 @@ TestJob = judged("job", WRONG_JOBS, RIGHT_JOBS)
 
 def test_the_exercise_is_not_started_and_says_how_to_start():
     verdict = ex10.job(ROOT / "exercises" / "10_run_it_on_many_nodes.sbatch")
-    assert verdict.state == "not started" and "fill its two gaps" in str(verdict)
+    assert verdict.state == ex10.share(ex10.planted).state == "not started"
+    assert "fill its two gaps" in str(verdict) and "Run the audit" in str(ex10.share(ex10.planted))
 
 
 def test_the_script_beside_the_notebook_is_taken(tmp_path, monkeypatch):

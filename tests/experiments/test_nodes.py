@@ -1,7 +1,6 @@
 """Nodes that are played on one machine: places, ranks that work, and where a job is sent."""
 
 import dataclasses
-import multiprocessing
 import os
 import signal
 import time
@@ -72,24 +71,6 @@ class TestPlaying:
         monkeypatch.setattr(players, "_END_S", 0.1)
         with pytest.raises(ResourceError, match="sent nothing"):
             nodes.play(lambda: time.sleep(60), [nodes.srun(0)])
-
-
-class TestStorage:
-    @staticmethod
-    def took_s(storage, start=lambda: None):
-        start()
-        began = time.monotonic()
-        for _ in range(5):
-            storage().into(bytes(1000), None, None)
-        return time.monotonic() - began
-
-    def test_ranks_that_share_one_wait_for_each_other_and_ranks_with_their_own_do_not(self):
-        places = [nodes.srun(rank) for rank in range(4)]
-        shared = nodes.Storage(50_000)  # 20 ms for each of the 20 pieces
-        together = multiprocessing.get_context("fork").Barrier(4).wait
-        began = time.monotonic()
-        slowest = max(nodes.play(lambda: self.took_s(lambda: shared, together), places))
-        assert time.monotonic() - began >= 0.39 and slowest > 0.2
 
 
 class TestSubmitting:
