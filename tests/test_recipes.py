@@ -18,7 +18,6 @@ from programs import Program, imported
 from smallfiles import objectstore, sources
 from smallfiles.cli import flags_of_verbs
 from smallfiles.doctor import EXTRAS
-from smallfiles.measure.drawing import as_page, throughput
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import synthetic
 
@@ -219,12 +218,12 @@ def test_a_page_names_only_files_targets_verbs_and_jobs_that_exist(name):
     assert set(re.findall(r"slurm/submit (?:SITE|NAME|local) (\w+)", text)) <= jobs
 
 
-def test_the_figure_of_the_readme_shows_the_records(monkeypatch):
+def test_the_figures_of_the_readme_show_the_records(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import draw_results
 
-    drawn = as_page(throughput(*draw_results.panels()))
-    assert drawn == (ROOT / "results/overview.svg").read_text(), "draw it again: python tools/draw_results.py"
+    for name, (drawn, _) in draw_results.figures().items():
+        assert drawn == (ROOT / f"results/{name}.svg").read_text(), "run tools/draw_results.py"
     (said,) = re.findall(r"!\[(.*?)\]\(results/overview\.svg\)", (ROOT / "README.md").read_text())
     medians = {f"{record.spread.median:,.0f}" for panel in draw_results.panels() for record in panel}
     assert set(re.findall(r"[\d,]*\d{3}", said)) <= medians

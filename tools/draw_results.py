@@ -1,20 +1,22 @@
-"""Draw the README's figure from the records in results/: what packing and feeding buy.
+"""Draw the README's figures from the records in results/: the speed, and an audit.
 
-    python tools/draw_results.py        writes results/overview.svg
+    python tools/draw_results.py        writes results/overview.svg and results/audit.svg
 
-The comparison page of the site draws every record; this one shows the two that decide most. Equal records
-give an equal file.
+The comparison page of the site draws every record; the first figure shows the two that decide most. Equal
+records give equal files.
 """
 
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from smallfiles.measure.drawing import alt_text, as_page, throughput
 from smallfiles.measure.record import Record, load
+from smallfiles.profile import audit
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SHOWN = {  # of a file of records and an operation: names there and in the figure, the reference first
@@ -43,11 +45,19 @@ def panels() -> list[list[Record]]:
     return found
 
 
+def figures() -> dict[str, tuple[str, str]]:
+    """Return SVG text and description of each figure, by its name in results/."""
+    picture, text = audit.draw(json.loads((RESULTS / "audits/plain_loop.json").read_text(encoding="utf-8")))
+    speed = as_page(throughput(*panels())), alt_text(*panels())
+    return {"overview": speed, "audit": (as_page(picture), text)}
+
+
 def main() -> int:
-    """Write the figure, and print its description."""
-    out = RESULTS / "overview.svg"
-    out.write_text(as_page(throughput(*panels())), encoding="utf-8")
-    print(f"{out}\n{alt_text(*panels())}")
+    """Write the figures, and print their descriptions."""
+    for name, (svg, text) in figures().items():
+        out = RESULTS / f"{name}.svg"
+        out.write_text(svg, encoding="utf-8")
+        print(f"{out}\n{text}")
     return 0
 
 
