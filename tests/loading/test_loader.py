@@ -375,7 +375,7 @@ def test_what_is_no_transform_or_makes_pictures_of_several_sizes_is_a_sentence(
 
 
 def test_a_transform_together_with_a_maker_is_refused(path):
-    with pytest.raises(UsageError, match="fields were given together with FieldBatches"):
+    with pytest.raises(UsageError, match="a choice of samples were given together with FieldBatches"):
         make_loader(field_batches(formats.open(path)), transform=sets.Stub())
 
 

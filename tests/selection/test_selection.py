@@ -130,7 +130,7 @@ def test_keys_are_a_field(arrow):
         ("height == who + 'x'", "contains"),
         ("height = 1", "cannot be read"),
         ("", "cannot be read"),
-        ("who == '\0'", "null bytes"),
+        ("who == '\0'", "null byte"),
         ("(" * 5000 + "ok" + ")" * 5000, "cannot be read"),
         ("not " * 2400 + "ok", "cannot be read"),
         ("ok and not ok", "no sample of .* fits where 'ok and not ok'"),

@@ -94,7 +94,7 @@ def test_what_is_no_data_set_gets_one_sentence(tmp_path):
         "csvs": "3 .csv files and no images",
         "empty": "no images",
         "missing/deeper": f"does not exist (but {tmp_path} does)",
-        "notes.txt": "is no tar file, no zip file and no manifest",
+        "notes.txt": "is neither a tar file, a zip file nor a manifest",
         "void.tar": "is no tar file",
         "pipe.tar": "neither a file nor a folder",
     }.items():

@@ -153,4 +153,4 @@ def test_a_file_that_only_looks_like_a_zip_is_no_source(tmp_path):
     file = io.BytesIO()
     np.savez(file, a=np.zeros(3))
     (tmp_path / "t.npz").write_bytes(file.getvalue())
-    assert "is no tar file, no zip file" in refused(tmp_path / "t.npz")
+    assert "is neither a tar file, a zip file" in refused(tmp_path / "t.npz")
