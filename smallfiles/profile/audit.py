@@ -269,11 +269,10 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
             axis.set_title(f"epoch {epoch[0].epoch}: {said}", loc="left", fontsize=9)
         axes[-1].set_xlabel("position in the epoch; red marks: samples that arrive more than once")
         figure.colorbar(image, ax=axes, label="first arrival", shrink=0.9)
-        title = drawing.wrapped(
-            f"{record['verdict'].capitalize()}: {record['findings'][0]['numbers']}"
-            if record["findings"]
-            else "Each sample arrives exactly once"
-        )
+        name = record["verdict"]
+        said = "Each sample arrives exactly once" if name == EXACTLY_ONCE else name.capitalize()
+        numbers = f": {record['findings'][0]['numbers']}" if record["findings"] else ""
+        title = drawing.wrapped(said + numbers)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     return (
         figure,

@@ -54,7 +54,7 @@ def content(item: Any, depth: int = 0) -> bytes:
         plain = item.detach().cpu().contiguous()
         item = plain.flatten().view(torch.uint8).numpy()
         head = str((plain.dtype, tuple(plain.shape))).encode()
-        return head + content(bytes(item[:: max(1, len(item) // 8192)].data) + bytes(item[:2048].data))
+        return head + content(item[:: max(1, len(item) // 8192)].tobytes() + item[:2048].tobytes())
     if hasattr(item, "dtype") and hasattr(item, "tobytes"):
         step = max(1, getattr(item, "size", 1) // 8192)
         head = str((item.dtype, item.shape)).encode()
@@ -223,13 +223,9 @@ class Recorder:
 
     def content_of(self, sample: Any) -> int:
         """Return the hash of a sample; a small one is its own name."""
-        number = digest(content(sample))
-        if (
-            self.named < _NAME_BYTES
-            and getattr(sample, "nbytes", 0) <= 64
-            and len(text := repr(sample)) < 100
-        ):
-            self.name(number, text.encode("utf-8", "surrogateescape"))
+        number = digest(text := content(sample))
+        if self.named < _NAME_BYTES and len(text) < 150 and len(shown := repr(sample)) < 100:
+            self.name(number, shown.encode("utf-8", "surrogateescape"))
         return number
 
     def compare_states(self, fetcher: Any) -> None:
