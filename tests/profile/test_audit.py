@@ -148,7 +148,6 @@ def test_a_planted_fault_is_named(words, name, data, tmp_path):
 RIGHT = [
     f"{loader} right {more}".strip()
     for loader in (
-        "map",
         "distributed",
         "iterable",
         "files",
