@@ -95,7 +95,7 @@ def test_what_is_no_data_set_gets_one_sentence(tmp_path):
         "empty": "no images",
         "missing/deeper": f"does not exist (but {tmp_path} does)",
         "notes.txt": "is neither a tar file, a zip file nor a manifest",
-        "void.tar": "is no tar file",
+        "void.tar": "is neither a tar file",
         "pipe.tar": "neither a file nor a folder",
     }.items():
         with pytest.raises(SourceError) as caught:
