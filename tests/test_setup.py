@@ -338,7 +338,9 @@ def site_constraints(repository):
         "site_constraints", repository / "tools/site_constraints.py"
     )
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(repository / "tools")  # as Python does for a script
+        spec.loader.exec_module(module)
     return module
 
 
