@@ -111,7 +111,7 @@ def _objectstore(folder: Path, config: BenchConfig) -> Result:
 
 
 def _watch(folder: Path, config: BenchConfig) -> Result:
-    """What the hooks of `profile` and `audit` cost a training, in processor time per step.
+    """The cost of the hooks of `profile` and `audit`, in processor time per step.
 
     Beside a realistic step, of which `most_percent` in the record is the upper bound of their share.
 

@@ -1,4 +1,4 @@
-"""What `smallfiles profile` and `smallfiles audit` cost a training, in processor time per step.
+"""Measure what `smallfiles profile` and `smallfiles audit` cost a training, in processor time per step.
 
 The difference between two runs of a training is smaller than the noise of the runs. So a loop whose steps do
 nothing is measured with and without the hooks: there, the hooks are half of the work, and their cost per step

@@ -308,8 +308,8 @@ def _probed(found: dict[str, Record]) -> Storage:
 
 
 _SIMPLEST = ("packed", "staged", "broadcast", "shards", "files")
-"""Of ways that take equally long, the first is advised. Files are left as they are, which is no work, if they
-were measured cold, and if all that the servers must do is known."""
+"""If several ways take equally long, the first is advised. Files are left as they are only if they were
+measured cold, and if the limit of the servers is known."""
 
 
 def _shard_bytes(everything: int, readers: int) -> int:

@@ -38,7 +38,7 @@ KINDS = {
     "reads": "reads",
     "bytes": "bytes",
 }
-"""What is shown. `metadata` is everything except reads and writes, so look-ups and opens are in it."""
+"""The counts shown. `metadata` is everything except reads and writes, so look-ups and opens are in it."""
 CALLS = "system calls, not requests"
 PER_1000, COUNTED_BY = "_per_1000", "requests_counted_by"
 """In the `extra` of a record: the end of the names of counts per 1,000 samples, and who counted."""
@@ -46,7 +46,7 @@ _OF_LUSTRE = "the Lustre client (calls of programs, and requests to the metadata
 _LUSTRE = ("/proc/fs/lustre", "/sys/kernel/debug/lustre")
 _IO = {"rchar:": "bytes", "syscr:": "reads", "read_bytes:": "fetched"}
 _watched: dict[int, tuple[str, list[str]]] = {}
-"""Of each block the path below which opens are counted (empty for all), and the opened paths."""
+"""For each block: the path below which opens are counted (empty for all), and the opened paths."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Requests:
 
     @property
     def about(self) -> str:
-        """What was counted, by whom, and for whom."""
+        """The unit of the counts, who counted, and for which programs."""
         whom = "all programs of this node" if self.of_node else "this process"
         return f"{self.unit}; counted by {self.source} for {whom}"
 

@@ -2,7 +2,7 @@
 
 The condition has Python's syntax, and is parsed, not run: a few allowed forms are translated into functions
 of Arrow, which compare a million values in milliseconds. The trap: a comparison with a missing value is
-neither true nor false, and a filter that drops such samples in silence loses data that nobody misses. So the
+neither true nor false, and a filter that silently drops such samples loses data that nobody misses. So the
 condition has to say what becomes of them: `age is not None and age > 40`. docs/recipes.md has examples.
 """
 

@@ -49,7 +49,7 @@ def assigned(reader: Reader, choice: Choice) -> npt.NDArray[np.int64]:
         choice: With a rule.
 
     Raises:
-        UsageError: There is no such field, it is no text or number, or some samples have no value.
+        UsageError: There is no such field, it is neither text nor number, or some samples have no value.
     """
     assert choice.split_rule is not None
     borders = np.cumsum([*choice.split_rule.values()])[:-1]

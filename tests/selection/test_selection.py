@@ -188,7 +188,7 @@ GRID = [
 
 
 def epoch(path, config, world_size, stop=None, state=None, number=0):
-    """What all ranks receive until they stop, read from the bytes of the samples; and a state at the stop."""
+    """The samples that all ranks receive until they stop, read from their bytes, and a state at the stop."""
     seen, states = [], []
     for rank in range(world_size):
         settings = LoaderConfig(rank=rank, world_size=world_size, **config)

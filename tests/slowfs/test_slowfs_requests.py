@@ -1,4 +1,4 @@
-"""What `slowfs` counts is found from a mount, and packed files are read with as few requests as possible."""
+"""The counters of `slowfs` are found from a mount, and packed files are read with few requests."""
 
 import os
 
