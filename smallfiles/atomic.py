@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from smallfiles.digests import SIDECARS
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
 from smallfiles.locks import Lease
 from smallfiles.progress import bytes_text, progress
+from smallfiles.signals import before_interrupts
 
 _SYNCED_AT_ONCE = 16
 """A server or journal takes several requests to sync at the price of one."""
@@ -124,21 +125,20 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
         BusyError: Another run is writing the same output.
         ResourceError: The folder cannot be written.
     """
-    ours = None
-    try:
-        ours = Draft(out, _leased(out, doing))
-        refuse_existing(out)  # it may have appeared before we had the lock
-        with writing(out):
-            ours.make()
-        yield ours
-    except (SmallfilesError, OSError):
-        if ours is not None:
-            ours.lease.check()  # a lost folder causes any failure; this names the cause
-        raise
-    finally:
-        if ours is not None:
-            ours.tidy()
-            ours.lease.release()
+    refuse_existing(out)
+    with _owned(folder_of(out), out, lambda who: _busy(out, doing, who)) as lease:
+        ours = Draft(out, lease)
+        try:
+            refuse_existing(out)  # it may have appeared before we had the lock
+            with writing(out):
+                ours.make()
+            yield ours
+        except (SmallfilesError, OSError):
+            lease.check()  # a lost folder causes any failure; this names the cause
+            raise
+        finally:
+            with before_interrupts():
+                ours.tidy()
 
 
 @contextlib.contextmanager
@@ -156,23 +156,16 @@ def changing(out: Path, doing: str) -> Iterator[Lease]:
         BusyError: Another run is changing the same file, or what is beside it.
         ResourceError: The folder cannot be written.
     """
-    folder, lease = out.parent / f".{out.name}.changing", None
-    while lease is None:
-        with writing(out.parent):
-            folder.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # its last owner has just removed it
-            lease = Lease(
-                folder,
-                lambda who: BusyError(
-                    f"another run is {doing} {out} at this moment ({who})",
-                    expected="one run at a time",
-                    next_step="Wait until it has ended, and run this again",
-                ),
-            )
-    try:
+    with _owned(
+        out.parent / f".{out.name}.changing",
+        out.parent,
+        lambda who: BusyError(
+            f"another run is {doing} {out} at this moment ({who})",
+            expected="one run at a time",
+            next_step="Wait until it has ended, and run this again",
+        ),
+    ) as lease:
         yield lease
-    finally:
-        lease.release()
 
 
 @contextlib.contextmanager
@@ -262,18 +255,28 @@ def sweep(out: Path) -> None:
             return
     with contextlib.suppress(OSError, SmallfilesError):
         lease = Lease(folder, lambda who: _busy(out, "writing", who), wait=False)
+        lease.take()
         Draft(out, lease).discard()
         lease.release()
 
 
-def _leased(out: Path, doing: str) -> Lease:
-    folder = folder_of(out)
+@contextlib.contextmanager
+def _owned(folder: Path, written: Path, busy: Callable[[str], BusyError]) -> Iterator[Lease]:
+    """Own a folder, made if missing, while the block runs; `written` is named if that fails."""
     while True:
-        refuse_existing(out)
-        with writing(out):
-            folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # its last owner has just removed it
-            return Lease(folder, lambda who: _busy(out, doing, who))
+        lease = Lease(folder, busy)
+        try:
+            with writing(written):
+                folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lease.take()
+            except FileNotFoundError:
+                continue  # its last owner has just removed it
+            yield lease
+            return
+        finally:
+            with before_interrupts():
+                lease.release()
 
 
 def _busy(out: Path, doing: str, who: str) -> BusyError:

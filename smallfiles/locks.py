@@ -283,11 +283,6 @@ class Lease:
         folder: The folder; must exist.
         busy: Makes the error for a folder that a running process owns, from the name of that process.
         wait: Watch the lease of another machine for a minute; otherwise its owner counts as running.
-
-    Raises:
-        BusyError: Another process owns it.
-        FileNotFoundError: The folder is gone: its last owner has just removed it.
-        ResourceError: The lease file cannot be written.
     """
 
     def __init__(self, folder: Path, busy: Callable[[str], BusyError], *, wait: bool = True) -> None:
@@ -297,6 +292,15 @@ class Lease:
         self._stopped, self._pid = threading.Event(), os.getpid()
         self._heartbeat = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
         self._lock = -1
+
+    def take(self) -> None:
+        """Take the lease, once. An interrupt may come at any moment, so the caller plans `release` before.
+
+        Raises:
+            BusyError: Another process owns it.
+            FileNotFoundError: The folder is gone: its last owner has just removed it.
+            ResourceError: The lease file cannot be written.
+        """
         locked: bool | None = None
         try:
             locked = self._flock()

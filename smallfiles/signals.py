@@ -100,6 +100,15 @@ def listening(
 
 
 @contextlib.contextmanager
+def before_interrupts() -> Iterator[None]:
+    """Finish the block, which tidies up, before Control-C is heard; blocked, it would reach other threads."""
+    with listening((signal.SIGINT,)) as came:
+        yield
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Block the signals that end a program until the end of the block, unless it waits for them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

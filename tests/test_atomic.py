@@ -192,11 +192,13 @@ def test_who_comes_while_the_last_owner_leaves_keeps_what_is_his(tmp_path, monke
     folder, came = tmp_path / "owned", list[locks.Lease]()
     folder.mkdir()
     leaving, unlink = locks.Lease(folder, BusyError), Path.unlink
+    leaving.take()
 
     def unlink_and_come(path, missing_ok=False):
         unlink(path, missing_ok)
         if path.name == "lock" and not came:
             came.append(locks.Lease(folder, BusyError))
+            came[0].take()
 
     monkeypatch.setattr(Path, "unlink", unlink_and_come)
     leaving.release()
