@@ -26,7 +26,7 @@ from typing import Any
 from smallfiles.digests import SIDECARS
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
 from smallfiles.locks import Lease
-from smallfiles.progress import bytes_text, progress
+from smallfiles.progress import bytes_text, note, progress
 from smallfiles.signals import before_interrupts
 
 _SYNCED_AT_ONCE = 16
@@ -210,13 +210,15 @@ def bytes_and_files_in(folder: Path) -> tuple[int, int]:
 def check_room(out: Path, need_bytes: int, need_files: int, instead: str = "") -> None:
     """Raise ResourceError if the output does not fit: now rather than after an hour.
 
+    A quota that has too little room is a note: its numbers may be old, and some limits only count after days.
+
     Args:
         out: The final name, in a folder that exists.
         need_bytes: What will be written.
         need_files: How many files and folders.
         instead: How to need fewer files, for the message.
     """
-    from smallfiles.machine import filesystem  # not needed to read a manifest
+    from smallfiles.machine import filesystem, quota_note  # not needed to read a manifest
 
     place = filesystem(out.parent)
     if need_bytes > place.free_bytes:
@@ -231,6 +233,8 @@ def check_room(out: Path, need_bytes: int, need_files: int, instead: str = "") -
             expected=f"{need_files:,} for {out.name}",
             next_step=f"{instead or 'Delete small files'}, or choose another place",
         )
+    if lacking := quota_note(out.parent, need_bytes, need_files):
+        note(lacking)
 
 
 def refuse_existing(out: Path) -> None:

@@ -257,7 +257,17 @@ def _quota(folder: Path) -> Iterator[Finding]:
     used += [f"{found.used_files:,} of {found.limit_files:,} files"] if found.limit_files else []
     value = f"{' and '.join(used)} used ({found.holder}, {found.tool})"
     advice = "Nearly full: delete or move something, or pack small files; a full quota stops a job half way."
-    yield judged(f"quota {folder}", value, (found.share >= NEARLY_FULL, "warn", advice))
+    yield judged(
+        f"quota {folder}",
+        value,
+        (found.share >= NEARLY_FULL, "warn", advice),
+        (found.left[0] < NEEDED_BYTES, "warn", f"Make room: less than {bytes_text(NEEDED_BYTES)} is left."),
+        (
+            found.left[1] < NEEDED_INODES,
+            "warn",
+            "Few more files fit, however many bytes are left: pack them.",
+        ),
+    )
 
 
 def _striping(folder: Path) -> Iterator[Finding]:

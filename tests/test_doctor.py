@@ -112,13 +112,22 @@ def test_what_a_folder_has_left_is_judged(tmp_path, everything_lies_on, change, 
     assert finding.verdict == verdict and told in f"{finding.value} {finding.advice}"
 
 
-@pytest.mark.parametrize(("used", "verdict"), [(500, "ok"), (95_000, "warn")])
-def test_a_quota_is_told_and_a_nearly_full_one_warned_about(tmp_path, monkeypatch, used, verdict):
-    quota = machine.Quota("project", 10**9, 10**12, used, 100_000, "lfs quota")
+@pytest.mark.parametrize(
+    ("used", "limit", "verdict", "advice"),
+    [
+        (500, 100_500, "ok", ""),
+        (500, 100_499, "warn", "Few more files fit"),
+        (900_000, 10**6, "warn", "Nearly full"),
+    ],
+)
+def test_a_quota_is_told_and_a_nearly_full_one_warned_about(
+    tmp_path, monkeypatch, used, limit, verdict, advice
+):
+    quota = machine.Quota("project", 10**9, 10**12, used, limit, "lfs quota")
     monkeypatch.setattr(machine, "quota", lambda path: quota)
     finding = found(f"quota {tmp_path}", tmp_path)
-    assert finding.verdict == verdict
-    assert f"{used:,} of 100,000 files used (project, lfs quota)" in finding.value
+    assert judgement(finding, advice) == (verdict, True) and bool(finding.advice) == bool(advice)
+    assert f"{used:,} of {limit:,} files used (project, lfs quota)" in finding.value
 
 
 @pytest.mark.parametrize(

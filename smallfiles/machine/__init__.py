@@ -25,6 +25,7 @@ from smallfiles.machine.nodes import warn_on_login_node as warn_on_login_node
 from smallfiles.machine.quotas import Quota as Quota
 from smallfiles.machine.quotas import Striping as Striping
 from smallfiles.machine.quotas import quota as quota
+from smallfiles.machine.quotas import quota_note as quota_note
 from smallfiles.machine.quotas import stripes_for as stripes_for
 from smallfiles.machine.quotas import striping as striping
 from smallfiles.machine.quotas import striping_note as striping_note

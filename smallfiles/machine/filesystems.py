@@ -93,7 +93,7 @@ def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSy
     mount = mount_of(str(real), read_mounts(table))  # read after statvfs, which triggers automounts
     kind, source = (mount.kind, mount.source) if mount else ("unknown", "")
     if kind == "fuse" and _is_shared(kind, source):  # MooseFS and others put their name in the source only
-        kind = f"fuse.{source.partition('#')[0]}"
+        kind = f"fuse.{driver(kind, source)}"
     return FileSystem(
         kind=kind,
         shared=_is_shared(kind, source),
@@ -128,6 +128,11 @@ def existing(path: Path) -> Path:
     return real
 
 
+def driver(kind: str, source: str) -> str:
+    """Return the file system of a mount; for FUSE its program, which some name in the source only."""
+    return source.partition("#")[0] if kind == "fuse" else kind.removeprefix("fuse.")
+
+
 def _is_shared(kind: str, source: str) -> bool:
-    program = source.partition("#")[0] if kind == "fuse" else kind.removeprefix("fuse.")
+    program = driver(kind, source)
     return kind in SHARED_KINDS or (kind.startswith("fuse") and program in SHARED_FUSE_KINDS)

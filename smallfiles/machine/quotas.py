@@ -11,12 +11,14 @@ packing into it (`lfs setstripe -c 8 DIR`), not after.
 
 Format: `lfs getstripe`, plain and composite (progressive) layouts; `lfs quota`; `mmlsquota -Y` (fields
 named in its header, percent-encoded); `quota -w -p`, whose
-grace times are numbers, so that no column is ever empty. All count in KiB; 0 is no limit.
+grace times are numbers, so that no column is ever empty. All count in KiB; 0 is no limit. `mfsgetquota -n`
+counts in bytes, and has a quota for each folder. Of these, only `mfsgetquota` was tried live.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -31,7 +33,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from pysquashfs.mounts import Mount, read_mounts
-from smallfiles.machine.filesystems import existing, filesystem, mount_of
+from smallfiles.machine.filesystems import driver, existing, filesystem, mount_of
+from smallfiles.progress import bytes_text
 
 LUSTRE = frozenset({"lustre", "lustre_lite"})
 _GPFS = frozenset({"gpfs", "mmfs"})
@@ -44,12 +47,13 @@ TIMEOUT_S = 2.0
 _LAST_S = 0.2
 
 
-def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> str | None:
+def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S, codes: Sequence[int] = (0,)) -> str | None:
     """Run a command and return what it printed.
 
     Args:
         command: The tool and its arguments.
         timeout_s: Seconds that it may take; then it and its children are killed.
+        codes: The exit codes of success.
 
     Returns:
         Its standard output; None if it is not there, fails or takes too long.
@@ -70,15 +74,15 @@ def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> str | None:
             )
         except OSError:
             return None
-        if not _ended_well(process, timeout_s):
+        if not _ended_well(process, timeout_s, codes):
             return None
         out.seek(0)
         return out.read().decode(errors="replace")
 
 
-def _ended_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+def _ended_well(process: subprocess.Popen[bytes], timeout_s: float, codes: Sequence[int]) -> bool:
     try:
-        return process.wait(timeout_s) == 0
+        return process.wait(timeout_s) in codes
     except subprocess.TimeoutExpired:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -92,7 +96,7 @@ class Quota:
     """A limit and what is used of it.
 
     Args:
-        holder: `user`, `group`, `project` or `fileset`.
+        holder: `user`, `group`, `project`, `fileset` or `folder`.
         used_bytes: Bytes stored.
         limit_bytes: Maximum of bytes; None without a limit.
         used_files: Files and folders stored.
@@ -112,6 +116,13 @@ class Quota:
         """The used share of the limit, of bytes or files, whichever is larger."""
         pairs = ((self.used_bytes, self.limit_bytes), (self.used_files, self.limit_files))
         return max((used / limit for used, limit in pairs if limit), default=0.0)
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """The bytes and files that still fit; infinite without a limit."""
+        pairs = ((self.used_bytes, self.limit_bytes), (self.used_files, self.limit_files))
+        left_bytes, left_files = (max(0, limit - used) if limit else math.inf for used, limit in pairs)
+        return left_bytes, left_files
 
 
 def quota(
@@ -136,8 +147,12 @@ def quota(
         found = _of_lustre(str(place), until)
     elif mount.kind in _GPFS:
         found = parse_mmlsquota(ask(("mmlsquota", "-Y"), timeout_s) or "", Path(mount.source).name)
-    else:
-        found = parse_quota(ask(("quota", "-w", "-p"), timeout_s) or "", mount)
+    elif driver(mount.kind, mount.source) == "mfs":  # a folder and all around it may have one
+        around = [each for each in (place, *place.parents) if each.is_relative_to(mount.point)]
+        words = ("mfsgetquota", "-n", *(str(each) for each in around if each.is_dir()))
+        found = parse_mfsgetquota(ask(words, timeout_s) or "")
+    else:  # it fails to say that a limit is exceeded
+        found = parse_quota(ask(("quota", "-w", "-p"), timeout_s, (0, 1)) or "", mount)
     limited = [one for one in found if one.limit_bytes or one.limit_files]
     return max(limited, key=lambda one: one.share, default=None)
 
@@ -150,6 +165,17 @@ def _of_lustre(place: str, until: float) -> Iterator[Quota]:
     for holder, flag, number in holders:
         text = _ask_until(until, "lfs", "quota", flag, number, place)
         yield from parse_lfs_quota(text or "", holder)
+
+
+def quota_note(folder: Path, need_bytes: int, need_files: int) -> str | None:
+    """Say that an output does not fit into a quota; None if it does, or if no quota is known."""
+    found = quota(folder)
+    if found is None or (need_bytes <= found.left[0] and need_files <= found.left[1]):
+        return None
+    room = [f"{bytes_text(found.left[0])} of the {bytes_text(need_bytes)}"] * (need_bytes > found.left[0])
+    room += [f"{found.left[1]:,} of the {need_files:,} files"] * (need_files > found.left[1])
+    whose = f"the quota of {folder} ({found.holder}, {found.tool})"
+    return f"{whose} has room for {' and '.join(room)} that are needed. Free some, or choose another place"
 
 
 def _ask_until(until: float, *command: str) -> str | None:
@@ -197,6 +223,19 @@ def parse_mmlsquota(text: str, filesystem: str) -> Iterator[Quota]:
         if row.get("filesystemName") == filesystem:
             holder = _HOLDERS.get(row.get("quotaType", ""), "user")
             yield from _of_numbers([row.get(name, "") for name in _COLUMNS], holder, "mmlsquota")
+
+
+_MFS = re.compile(r"^ *(?:inodes|length|size|realsize) *\| *(\d+) *\| *(-|\d+) *\| *(-|\d+) *\|", re.M)
+
+
+def parse_mfsgetquota(text: str) -> Iterator[Quota]:
+    """Read what `mfsgetquota -n` prints: for each folder its files, and three ways to count its bytes."""
+    rows = [[0 if word == "-" else int(word) for word in row] for row in _MFS.findall(text)]
+    for at in range(0, len(rows) - 3, 4):
+        (files, *limits), *sizes = rows[at : at + 4]
+        pairs = [(used, _limit(soft, hard)) for used, soft, hard in sizes]
+        used, limit = max(pairs, key=lambda pair: (pair[0] + 1) / pair[1] if pair[1] else 0.0)
+        yield Quota("folder", used, limit, files, _limit(*limits), "mfsgetquota")
 
 
 def _limit(soft: int, hard: int) -> int | None:

@@ -27,7 +27,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from pysquashfs.mounts import Mount, read_mounts
-from smallfiles.machine.filesystems import existing, mount_of
+from smallfiles.machine.filesystems import driver, existing, mount_of
 from smallfiles.slowfs import KIND, SlowFolder
 from smallfiles.slowfs.delays import COUNTED
 
@@ -156,7 +156,7 @@ def _of_mount(mount: Mount | None) -> tuple[str, _Read]:
     if f"fuse.{kind}" == KIND:
         memory = _memory_of_slowfs(str(point))
         return "slowfs", lambda: of_slowfs(memoryview(memory.read_bytes()).cast("q"))
-    if "mfs" in (kind, source.partition("#")[0]):
+    if mount and driver(mount.kind, source) == "mfs":
         return "the MooseFS client", lambda: of_moosefs((point / ".stats").read_text())
     if kind in ("nfs", "nfs4"):
         return "the NFS client", lambda: of_nfs(Path("/proc/self/mountstats").read_text(), str(point))

@@ -59,6 +59,19 @@ class Lab:
         assert done.returncode == 0, f"{command}: {log.read_text()}"
         return log.read_text()
 
+    def inside(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command in the network of the servers, where the tools of MooseFS reach them."""
+        network = (self.home / "network").read_text().strip()
+        command = ["nsenter", f"--net=/var/run/netns/{network}", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+    def limited(self, name: str, *limits: str) -> Path:
+        """Make a folder with hard limits, in options of `mfssetquota`."""
+        folder = self.clients[0] / name
+        folder.mkdir()
+        assert self.inside("mfssetquota", *limits, folder).returncode == 0
+        return folder
+
     def kill(self, number: int) -> None:
         """Kill a data server as a power cut does."""
         self.run("server", "kill", f"data{number}")

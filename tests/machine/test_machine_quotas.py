@@ -7,10 +7,32 @@ import pytest
 from programs import wait_for
 
 from smallfiles.cli import main
-from smallfiles.machine import Quota, Striping, filesystem, quota, striping, striping_note
+from smallfiles.machine import Quota, Striping, filesystem, quota, quota_note, striping, striping_note
 from smallfiles.machine.quotas import ask, parse_getstripe
 
 KIB = 1024
+# MILA is from a real cluster (quoted in mila-iqia/milatools, check_disk_quota). Other outputs of lfs, and
+# those of mmlsquota and quota, have the layout of the manuals. None was tried live. MOOSEFS is from a run.
+MILA = """\
+Disk quotas for usr normandf (uid 1471600598):
+     Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace
+/home/mila/n/normandf
+                95747836       0 104857600       -  908722       0 1048576       -
+uid 1471600598 is using default block quota setting
+uid 1471600598 is using default file quota setting
+"""
+MOOSEFS = """\
+/lab/node1/a b: (current values | soft quota | hard quota) ; soft quota grace period: default
+ inodes   |                    0 |                    5 |                    - |
+ length   |                    0 |                    - |                    - |
+ size     |                    0 |           1073741824 |                    - |
+ realsize |                    0 |           3221225472 |                    - |
+/lab/node1/q: (current values | soft quota | hard quota) ; soft quota grace period: default
+ inodes   |                    2 |                    - |                   20 |
+ length   |                    0 |                    - |             10485760 |
+ size     |                 8192 |                    - |                    - |
+ realsize |                 8192 |                    - |                    - |
+"""
 LUSTRE = """\
 Disk quotas for usr {id} (uid {id}):
       Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace
@@ -90,6 +112,9 @@ def test_on_lustre_the_tightest_of_user_group_and_project_counts(place):
     found = quota(path, table=mounted("lustre", "10.0.0.1@o2ib:/fs"))
     assert found == Quota("user", 982177580 * KIB, 10**9 * KIB, 443208, 500000, "lfs quota")
     assert found.share == pytest.approx(0.982, abs=0.001)
+    (path / "user").write_text(MILA)
+    found = quota(path, table=mounted("lustre", "10.0.0.1@o2ib:/fs"))
+    assert found == Quota("user", 95747836 * KIB, 104857600 * KIB, 908722, 1048576, "lfs quota")
 
 
 HOME = Quota("user", 14684160 * KIB, 20971520 * KIB, 160021, None, "quota")
@@ -101,6 +126,8 @@ HOME = Quota("user", 14684160 * KIB, 20971520 * KIB, 160021, None, "quota")
         ("gpfs", "/dev/fs2", "mmlsquota -Y", GPFS, Quota("user", 5 * KIB, 10 * KIB, 1, None, "mmlsquota")),
         ("gpfs", "/dev/fs1", "mmlsquota -Y", GPFS, Quota("fileset", 1 << 30, 2 << 30, 10, None, "mmlsquota")),
         ("gpfs", "/dev/fs1", "mmlsquota -Y", "::::", None),
+        ("fuse", "mfs#h:1", "mfsgetquota -n", MOOSEFS, Quota("folder", 0, 10485760, 2, 20, "mfsgetquota")),
+        ("fuse", "mfs#h:1", "mfsgetquota -n", "can't connect", None),
         ("ext4", "/dev/mapper/vg-home", "quota -w -p", LINUX, HOME),
         ("ext4", "/dev/sda1", "quota -w -p", LINUX, None),
     ],
@@ -109,9 +136,23 @@ def test_elsewhere_the_file_system_itself_counts(place, kind, source, asked, ans
     mounted, tool, path = place
     name, _, flags = asked.partition(" ")
     (path / "answer").write_text(answer)
-    tool(name, f'case "$*" in "{flags}"*) cat {path}/answer ;; esac')
+    exceeded = "exit 1" if name == "quota" else "exit 0"  # man quota: it fails if a limit is exceeded
+    tool(name, f'case "$*" in "{flags}"*) cat {path}/answer ;; esac; {exceeded}')
     found = quota(path, table=mounted(kind, source))
     assert found == expected and (found != HOME or found.share == pytest.approx(0.7, abs=0.01))
+
+
+@pytest.mark.parametrize(
+    ("need", "told"),
+    [((10485760, 18), ""), ((10485761, 18), "10.5 MB of the 10.5 MB"), ((0, 19), "18 of the 19 files")],
+)
+def test_an_output_that_exceeds_a_quota_is_told_before_it_is_written(place, monkeypatch, need, told):
+    _, _, path = place
+    monkeypatch.setattr(
+        "smallfiles.machine.quotas.quota", lambda folder: Quota("folder", 0, 10485760, 2, 20, "mfsgetquota")
+    )
+    note = quota_note(path, *need)
+    assert note is None if not told else f"has room for {told} that are needed" in note
 
 
 def test_tools_that_hang_cost_the_time_that_was_given_and_no_more(place):

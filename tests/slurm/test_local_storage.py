@@ -1,5 +1,6 @@
 """A real distributed file system beside a real Slurm: each node has a client of its own, which counts."""
 
+import json
 import os
 import subprocess
 import sys
@@ -69,27 +70,37 @@ def test_the_storage_is_known_as_shared(lab):
     assert filesystem(lab.clients[0]).shared and filesystem(lab.clients[0]).kind == "fuse.mfs"
 
 
+def test_the_quota_of_a_folder_is_shown_and_an_output_that_exceeds_it_is_told_first(lab, tmp_path):
+    synthetic.make(tmp_path / "set", "folder", count=60, classes=3, size=(40, 32))
+    folder, smallfiles = lab.limited("a quota", "-I", "40"), (sys.executable, "-m", "smallfiles")
+    told = lab.inside(*smallfiles, "doctor", folder / "new", "--json")
+    quota = next(one for one in json.loads(told.stdout)["findings"] if one["name"].startswith("quota"))
+    assert quota["value"] == "0 of 40 files used (folder, mfsgetquota)" and "Few more" in quota["advice"]
+    done = lab.inside(*smallfiles, "pack", tmp_path / "set", folder / "x.files")
+    assert done.returncode == 1 and "room for 40 of the 61 files that are needed" in done.stderr
+    assert "Disk quota exceeded" in done.stderr and not (folder / "x.files").exists()
+    assert lab.inside(*smallfiles, "pack", tmp_path / "set", folder / "x.arrow").returncode == 0
+
+
 def test_two_nodes_of_a_job_read_through_two_clients(lab, repository, need_tool, tmp_path):
     for name in ("slurmctld", "slurmd", "munged"):
         os.environ["PATH"] += ":/usr/sbin"
         need_tool(name, "slurm-wlm, munge")
-    (lab.clients[0] / "seen").write_bytes(b"1")
+    synthetic.make(tmp_path / "set", "folder", count=COUNT, classes=3, size=(40, 32))
+    assert cli.main(["pack", str(tmp_path / "set"), str(lab.clients[0] / "shared.arrow")]) == 0
     with started(repository, tmp_path) as cluster:
         told = lab.run("attach", SMALLFILES_CLUSTER=cluster.environment["SMALLFILES_CLUSTER"])
         if "node n2" not in told:
             pytest.skip("mount: the nodes have no mounts of their own here")
-        words = [
-            "srun",
-            "-N2",
-            "-n2",
-            "sh",
-            "-c",
-            f"echo $SLURMD_NODENAME > {lab.home}/shared/$SLURMD_NODENAME",
-        ]
-        with measure.requests(lab.clients[1]) as asked:
-            subprocess.run(words, env=cluster.environment, check=True, timeout=120)
-        assert asked["metadata"] > 0
-        assert [(lab.clients[0] / name).read_text() for name in ("n1", "n2")] == ["n1\n", "n2\n"]
+        lab.forget_pages()
+        words = [sys.executable, "-m", "smallfiles", "verify", f"{lab.home}/shared/shared.arrow"]
+        with measure.requests(lab.clients[0]) as first, measure.requests(lab.clients[1]) as second:
+            cluster.run("srun", "-N2", "-n2", *words)
+        for asked in (first, second):
+            assert asked["opens"] >= 1 and asked["reads"] >= 1, (first, second)
+        with measure.requests(lab.clients[0]) as first, measure.requests(lab.clients[1]) as second:
+            cluster.run("srun", "-w", "n2", "-N1", "-n1", *words)
+        assert second["opens"] >= 1 and first["opens"] == 0, (first, second)
 
 
 def test_a_folder_with_other_files_is_not_emptied(tmp_path):
