@@ -45,6 +45,8 @@ _OF_DATA = (OSError, ValueError, EOFError, RuntimeError, wave.Error, Image.Decom
 """What reading damaged files ends with; soundfile's own error is a RuntimeError."""
 
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
+Groups: TypeAlias = Sequence[tuple[str, Sequence[tuple[Reader, int]]]]
+"""Title and samples of each group, a sample by its set and its number."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,14 @@ class Sheet:
     note: str
 
 
-def write(reader: Reader, path: Path, seed: int = 0) -> Sheet:
+def write(reader: Reader, path: Path, seed: int = 0, groups: Groups | None = None) -> Sheet:
     """Draw samples of a set and write the sheet; it takes its name when it is complete.
 
     Args:
         reader: The set.
         path: An `.html` page that needs no other file, or a `.png` picture.
         seed: Of the choice of samples.
+        groups: What to show instead of samples of each class, for example duplicates side by side.
 
     Raises:
         UsageError: The path has another suffix.
@@ -110,20 +113,21 @@ def write(reader: Reader, path: Path, seed: int = 0) -> Sheet:
             expected="a name that ends with .html or .png",
             next_step="Give another name, such as sheet.html",
         )
-    sheet = draw(reader, seed)
+    sheet = draw(reader, seed, groups)
     with replaced(path) as partial:
         chosen(sheet, reader.path.name, partial)
     return sheet
 
 
-def draw(reader: Reader, seed: int = 0) -> Sheet:
-    """Choose samples and make their tiles."""
-    rng = np.random.default_rng(seed)
-    chosen, classes = _chosen(reader, rng)
-    groups = [Group(title, [_tile(reader, int(row)) for row in rows]) for title, rows in chosen]
+def draw(reader: Reader, seed: int = 0, given: Groups | None = None) -> Sheet:
+    """Choose samples, unless they are given, and make their tiles."""
+    drawn, classes = _chosen(reader, np.random.default_rng(seed)) if given is None else ([], 0)
+    chosen = given or [(title, [(reader, int(row)) for row in rows]) for title, rows in drawn]
+    groups = [Group(title, [_tile(*each) for each in samples]) for title, samples in chosen]
     tiles = [tile for group in groups for tile in group.tiles]
     unreadable = sum(any(part.problem for part in tile.parts) for tile in tiles)
     note = f"{len(tiles):,} of {plural(len(reader), 'sample')}"
+    note = note if given is None else f"{plural(len(tiles), 'sample')} in {plural(len(groups), 'group')}"
     if classes:
         note += f", {len(groups):,} of {plural(classes, 'class', 'classes')}"
     note += f", drawn with seed {seed}"

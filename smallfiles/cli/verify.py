@@ -138,6 +138,10 @@ def _add_inspect(verbs: Verbs) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw samples (.html or .png)")
+    help = "find samples with the same bytes; reads every sample once"
+    parser.add_argument("--duplicates", action="store_true", help=help)
+    help = "find samples that this packed set has, too"
+    parser.add_argument("--against", type=Path, metavar="OTHER", help=help)
     help = "write OUT.croissant.json, a card of the set"
     parser.add_argument("--croissant", action="store_true", help=help)
     parser.add_argument("--licence", "--license", metavar="URL", help="of the set, for its card")
@@ -153,18 +157,25 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     that it draws: look at them before you train for days. --croissant writes what catalogues of data sets and
     the library mlcroissant read: files, fields, classes, split. It reads every byte once, for SHA-256.
 
+    --duplicates finds samples with the same bytes, by a hash of the first file of each. With --against, it
+    also finds those that another packed set has, such as the validation set. It names the groups, and says
+    how many have several labels, or several values of the field split. --picture then shows each group side
+    by side. --where and --split choose samples of OUT only. Exit code 0: there are none. 1: there are some.
+
     Examples:
         smallfiles inspect train.arrow
         smallfiles inspect train.arrow --picture sheet.html
         smallfiles inspect train.tars --json
         smallfiles inspect train.arrow --where "label == 'cat' and age > 40" --picture cats.html
+        smallfiles inspect train.arrow --duplicates --against val.arrow --picture same.html
         smallfiles inspect train.tars --croissant --licence https://spdx.org/licenses/CC-BY-4.0
     """
     from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
+    from smallfiles.selection import duplicates
     from smallfiles.selection.reader import select
 
-    for name, needed in (("seed", "picture"), ("licence", "croissant")):
+    for name, needed in (("seed", "picture"), ("licence", "croissant"), ("against", "duplicates")):
         if getattr(arguments, name) is not None and not getattr(arguments, needed):
             raise UsageError(
                 f"--{name} is given without --{needed}",
@@ -172,7 +183,13 @@ def run_inspect(arguments: argparse.Namespace) -> int:
                 next_step=f"Give --{needed} too, or leave --{name} out",
             )
     choice = from_args(Choice, arguments)
-    with closing(formats.open(arguments.out, arguments.format)) as opened:
+    found, lines = None, list[str]()
+    with contextlib.ExitStack() as stack:
+        opened, *others = [
+            stack.enter_context(closing(formats.open(path, format)))
+            for path, format in ((arguments.out, arguments.format), (arguments.against, None))
+            if path is not None
+        ]
         if not len(opened):
             raise no_samples(arguments.out)
         reader = select(opened, choice)
@@ -184,14 +201,21 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         facts["fields"] = dict(reader.fields)
         facts["added_fields"] = [*reader.added()]
         facts["added_by"] = [file.name for file in added_fields(arguments.out)]
+        if arguments.duplicates:
+            found = duplicates.find(reader, *others)
+            lines = ["", *found.lines()]
+            facts |= {"duplicates": found.record()} if arguments.json else {}
         if arguments.picture is not None:
-            sheet = contact_sheet.write(reader, arguments.picture, arguments.seed or 0)
+            seed = arguments.seed or 0
+            groups = None if found is None else found.drawn(seed)
+            sheet = contact_sheet.write(reader, arguments.picture, seed, groups)
             facts["picture"] = f"{arguments.picture}: {sheet.note}"
         if arguments.croissant:
             facts["croissant"] = str(croissant.write(reader, arguments.licence))
     facts |= {"classes": classes, "first_keys": keys, "size_histogram": _histogram(sizes)}
     facts["bytes"] = int(facts.get("bytes", sum(sizes)))
-    return report(arguments, facts, *_described(dict(facts), len(sizes)))
+    report(arguments, facts, *_described(dict(facts), len(sizes)), *lines)
+    return FAILED if found is not None and found.groups else 0
 
 
 def _sizes(reader: Reader) -> list[int]:
