@@ -22,7 +22,7 @@ from smallfiles.machine.ranks import ranks
 from smallfiles.options import add_flags, from_args, given
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.ring.config import RingConfig
-from smallfiles.selection.config import CHOICES
+from smallfiles.selection.config import DRAWS
 from smallfiles.signals import SIGNALS, listening
 from smallfiles.training.config import TrainConfig, check_ring
 
@@ -38,7 +38,7 @@ _DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept 
 
 _OF_A_BATCH = (
     *("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size", "storage_timeout_s"),
-    *CHOICES[1:],  # --where is the folder of a ring
+    *(name for name in DRAWS if name != "where"),  # which is the folder of a ring
 )
 
 
@@ -160,7 +160,7 @@ def run_epoch(arguments: argparse.Namespace) -> int:
         f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
         f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
     )
-    return report(arguments, asdict(share), summary)
+    return report(arguments, asdict(share), summary, *([share.drawn] if share.drawn else []))
 
 
 def _counted(found: Count) -> dict[str, object]:
@@ -171,6 +171,7 @@ def _counted(found: Count) -> dict[str, object]:
         "exactly_once": found.exact,
         "lost": list(found.lost),
         "repeated": list(found.repeated),
+        "drawn": found.shares[0].drawn,
         "ranks": [asdict(share) for share in found.shares],
     }
 

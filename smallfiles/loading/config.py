@@ -17,7 +17,7 @@ from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.machine.ranks import Ranks, ranks
 from smallfiles.options import flag_of, from_args, given, option, words
-from smallfiles.selection.config import Choice
+from smallfiles.selection.config import Draw
 from smallfiles.storage import timeout_option
 
 Mode = Literal["auto", "processes", "threads", "main"]
@@ -37,8 +37,8 @@ _IGNORED = (
 
 
 @dataclass(frozen=True)
-class LoaderConfig(Choice):
-    """How to make batches, and of which samples (see `Choice`).
+class LoaderConfig(Draw):
+    """How to make batches, of which samples, and how often they come (see `Choice` and `Draw`).
 
     Args:
         batch: Samples in a batch.

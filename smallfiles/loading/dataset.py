@@ -47,8 +47,9 @@ from smallfiles.loading.config import OnError
 from smallfiles.loading.fields import field_batches, offsets_of
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
-from smallfiles.selection.config import EVERYTHING, Choice
-from smallfiles.selection.reader import Selected, select
+from smallfiles.selection.config import Draw
+from smallfiles.selection.draws import drawn
+from smallfiles.selection.reader import Selected
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
@@ -170,7 +171,7 @@ def maker_of(
     fields: Mapping[str, Any] | None = None,
     seed: int = 0,
     on_error: OnError = "stop",
-    choice: Choice = EVERYTHING,
+    draw: Draw | None = None,
 ) -> BatchMaker:
     """The batch maker of a source: images if there is a transform, else bytes; and all further fields.
 
@@ -181,17 +182,18 @@ def maker_of(
         fields: A maker for each field (see `makers`); those without one come as they are.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
-        choice: Which samples.
+        draw: Which samples, and how often.
     """
+    draw = draw or Draw()
     if isinstance(source, str | Path):
         source = _opened(source)
     if isinstance(source, Reader):
-        source = select(source, choice)
+        source = drawn(source, draw)
         ours: Any = transform
         if transform is not None and not hasattr(transform, "into"):
             ours = Called.of(transform, source)
         return field_batches(source, fields, ours, seed=seed, on_error=on_error)
-    if transform is not None or fields is not None or choice.chooses:
+    if transform is not None or fields is not None or draw.draw != Draw():
         raise UsageError(
             f"a transform, fields or a choice of samples were given together with {type(source).__name__}",
             expected="these together with a packed file or a reader",

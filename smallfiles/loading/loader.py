@@ -57,6 +57,8 @@ from smallfiles.loading.worker_errors import (
 )
 from smallfiles.machine.ranks import check_process_group
 from smallfiles.progress import plural
+from smallfiles.samples import Reader
+from smallfiles.selection.draws import Drawn
 
 T = TypeVar("T")
 
@@ -79,6 +81,7 @@ class Loader(DataLoader[Any]):
         ahead: Batches that each of them makes ahead.
         asked_rank: Whether the rank was not given but asked for, when the loader was made.
         storage_timeout_s: How long to wait for storage that does not answer.
+        drawn: What an epoch has, where samples are balanced, weighted, or mixed; else empty.
     """
 
     memory = WorkerMemory(0, 0, 0)
@@ -87,6 +90,7 @@ class Loader(DataLoader[Any]):
     ahead = 0
     asked_rank = False
     storage_timeout_s = storage.TIMEOUT_S
+    drawn = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -104,6 +108,12 @@ class Loader(DataLoader[Any]):
     def plan(self) -> EpochPlan:
         """The plan of the current epoch; `plan.batches_per_rank()` shows whether ranks differ."""
         return self.schedule.plan
+
+    @property
+    def reader(self) -> Reader:
+        """The samples, whose numbers are `batch["index"]`."""
+        reader: Reader = self.dataset.maker.reader  # type: ignore[attr-defined]
+        return reader
 
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the next pass; without a call it is the one after the last."""
@@ -284,7 +294,7 @@ def make_loader(
     """
     config = config or LoaderConfig()
     storage.set_timeout(config.storage_timeout_s)  # for reading the index, and for the workers of a ring
-    more: dict[str, Any] = {"fields": fields, "on_error": config.on_error, "choice": config}
+    more: dict[str, Any] = {"fields": fields, "on_error": config.on_error, "draw": config}
     maker = maker_of(source, transform, seed=config.seed, **more)
     where = place(config)
     workers = default_workers(where) if config.workers is None else config.workers
@@ -296,7 +306,7 @@ def make_loader(
     processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
     memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)
     check_shared_memory(memory)
-    is_remote = hasattr(maker.reader, "following")
+    is_remote = hasattr(getattr(maker.reader, "base", maker.reader), "following")
     dealt: dict[str, Any] = {}
     if config.order == "stream" or (config.order is None and is_remote):
         dealt = {"streams": max(1, workers), **stream_fields(maker.reader, config.buffer)}
@@ -309,6 +319,7 @@ def make_loader(
         world_size=where.world_size,
         drop_last=config.drop_last,
         data=name_of_data(maker.reader),
+        parts=maker.reader.parts if isinstance(maker.reader, Drawn) else (),
         **dealt,
     )
     plan.check_batches(maker.reader)
@@ -372,6 +383,7 @@ def _assemble(
     loader.storage_timeout_s = config.storage_timeout_s
     loader.memory, loader.every_step = memory, plan.world_size > 1
     loader.asked_rank = config.rank is None
+    loader.drawn = maker.reader.sentence() if isinstance(maker.reader, Drawn) else ""
     loader.threads, loader.ahead = workers if mode == "threads" else 0, config.prefetch
     return loader
 

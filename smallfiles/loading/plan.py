@@ -28,7 +28,9 @@ from smallfiles.progress import plural
 from smallfiles.samples import Reader
 
 SampleOrder: TypeAlias = npt.NDArray[np.int64]
-_SAMPLES, _SHARDS, _BUFFER, _LANES = range(4)  # purposes of generators: equal seeds, different numbers
+_SAMPLES, _SHARDS, _BUFFER, _LANES, _DRAWN = range(
+    5
+)  # purposes of generators: equal seeds, different numbers
 _LEAST = (("samples", 0), ("batch", 1), ("seed", 0), ("streams", 0), ("run", 0), ("lanes", 1), ("buffer", 1))
 
 RUN_BYTES = 4 << 20
@@ -82,6 +84,8 @@ class EpochPlan:
         buffer: Samples that a stream holds to shuffle them; 1 keeps the order inside a range.
         data: Identifies the data set and its stored order (`dataset.name_of_data`); empty if unknown.
         earlier: Parts of this epoch that were read before; the plan is of the rest.
+        parts: Of consecutive samples: how many there are, and how many of them each epoch has; empty means
+            that an epoch has all samples.
 
     Raises:
         UsageError: These numbers contradict each other.
@@ -101,6 +105,7 @@ class EpochPlan:
     buffer: int = 1024
     data: str = ""
     earlier: tuple[Earlier, ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in _LEAST:
@@ -118,6 +123,11 @@ class EpochPlan:
                 "equal numbers",
                 "Take both from the same reader",
             )
+
+    @property
+    def epoch_samples(self) -> int:
+        """Number of samples of all ranks in every epoch."""
+        return sum(count for _, count in self.parts) if self.parts else self.samples
 
     def length(self) -> int:
         """Number of this rank's batches in every epoch."""
@@ -145,18 +155,26 @@ class EpochPlan:
             FormatError: The data set holds no samples.
             UsageError: It has fewer samples than ranks, or than a batch that must be full.
         """
-        if self.samples and min(self.batches_per_rank()):
+        if self.epoch_samples and min(self.batches_per_rank()):
             return
         path = getattr(data, "path", data)
         if not self.samples:
             raise no_samples(path)
-        held = f"{path} has {plural(self.samples, 'sample')} for {plural(self.world_size, 'rank')}"
-        if self.samples < self.world_size:
-            got, cure = "so some ranks have no batch", f"Start at most {plural(self.samples, 'rank')}"
+        held = f"{path} has {plural(self.epoch_samples, 'sample')} for {plural(self.world_size, 'rank')}"
+        if self.epoch_samples < self.world_size:
+            cure = f"Start at most {plural(self.epoch_samples, 'rank')}"
+            got = "so some ranks have no batch"
         else:
             got = f"fewer than a full batch of {self.batch} for each, and drop_last leaves out all others"
             cure = "Choose a smaller batch (--batch), or keep the last one (--no-drop-last)"
         _refuse(f"{held}, {got}", "at least one batch for each rank in an epoch", cure)
+
+    def drawn(self, epoch: int) -> SampleOrder:
+        """Numbers of the samples of all ranks in an epoch; ascending, unless they are read in streams."""
+        if self.streams:
+            return self.rest(())._dealt(epoch, 0, self.epoch_samples)
+        numbers = np.arange(self.samples)
+        return _drawn(numbers, numbers + 1, self.parts, self.seed, epoch, self.shuffle)[0]
 
     def indices(self, epoch: int) -> SampleOrder:
         """Numbers of this rank's samples in the order of its batches."""
@@ -209,6 +227,8 @@ class EpochPlan:
         fields = asdict(self)
         sizes = np.array(fields.pop("shards"), "<i8")
         del fields["rank"], fields["earlier"]
+        if parts := fields.pop("parts"):  # earlier versions did not write them
+            fields["parts"] = ", ".join(f"{count} of {size}" for size, count in parts)
         return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes.tobytes())}"}
 
     def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
@@ -217,11 +237,9 @@ class EpochPlan:
 
     def _left(self) -> int:
         """Number of samples of this epoch that no earlier part has read."""
-        left = self.samples
+        left = self.epoch_samples
         for world_size, batch, _, batches in self.earlier:
-            grid = replace(
-                self, samples=left, batch=batch, rank=0, world_size=world_size, shards=(), earlier=()
-            )
+            grid = EpochPlan(left, batch, world_size=world_size, drop_last=self.drop_last)
             left -= sum(min(size, batches * batch) for size in grid.samples_per_rank())
         return left
 
@@ -231,10 +249,9 @@ class EpochPlan:
 
     def _order(self, epoch: int) -> SampleOrder:
         """The order of all ranks together; earlier parts have read its start."""
-        first = self.samples - self._left()
-        if not self.shuffle:
-            return np.arange(first, self.samples)
-        return self._rng(epoch, _SAMPLES).permutation(self.samples)[first:]
+        first = self.epoch_samples - self._left()
+        order = self.drawn(epoch)
+        return (self._rng(epoch, _SAMPLES).permutation(order) if self.shuffle else order)[first:]
 
     def _share(self, order: SampleOrder) -> SampleOrder:
         """This rank's part of an order: every n-th, so that the ranks' batches together follow the order."""
@@ -253,7 +270,8 @@ class EpochPlan:
         """Samples `start` to `stop` of all joined ranges, without those that were read before."""
         if self.earlier:
             return _left(replace(self, rank=0), epoch)[start:stop]
-        found = _ranges(self.samples, self.shards, self._range(), self.seed, epoch, self.shuffle)
+        shards, run = self.shards, self._range()
+        found = _ranges(self.samples, shards, run, self.parts, self.seed, epoch, self.shuffle)
         return _joined(*found, start, stop)
 
     def _range(self) -> int:
@@ -277,7 +295,7 @@ def _generator(seed: int, epoch: int, purpose: int, number: int = 0) -> np.rando
 def _left(plan: EpochPlan, epoch: int) -> SampleOrder:
     """All joined ranges without what earlier parts have read."""
     if not plan.earlier:
-        return plan._dealt(epoch, 0, plan.samples)
+        return plan._dealt(epoch, 0, plan.epoch_samples)
     *earlier, (world_size, batch, streams, batches) = plan.earlier
     before = replace(plan, world_size=world_size, batch=batch, streams=streams).rest(tuple(earlier))
     left, read = _left(before, epoch), np.zeros(plan.samples, bool)
@@ -298,12 +316,54 @@ def _cut(samples: int, shards: tuple[int, ...], run: int) -> tuple[SampleOrder, 
     return first + size * number // count, first + size * (number + 1) // count
 
 
+def _drawn(
+    starts: SampleOrder,
+    stops: SampleOrder,
+    parts: tuple[tuple[int, int], ...],
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+) -> tuple[SampleOrder, SampleOrder]:
+    """The ranges of an epoch, in stored order: all of them, or of each part its next samples.
+
+    In a part of 10 samples of which an epoch has 3, the first three epochs share no sample. Then the part
+    gets a new order.
+    """
+    found, ends = [], np.cumsum([0, *(size for size, _ in parts)])
+    for number, (size, count) in enumerate(parts):
+        first, last = np.searchsorted(starts, ends[number : number + 2]).tolist()
+        mine, until = starts[first:last], stops[first:last]
+        if count < size:
+            turn, place = divmod(epoch, size // count)
+            if shuffle:
+                order = _generator(seed, turn, _DRAWN, number).permutation(len(mine))
+                mine, until = mine[order], until[order]
+            begin, end = count * place, count * (place + 1)
+            sums = np.cumsum(until - mine)
+            first, last = np.searchsorted(sums, (begin, end - 1), "right").tolist()
+            mine, until = mine[first : last + 1].copy(), until[first : last + 1].copy()
+            mine[0] = until[0] - (sums[first] - begin)
+            until[-1] -= sums[last] - end
+            order = np.argsort(mine)
+            mine, until = mine[order], until[order]
+        found.append((mine, until))
+    if not found:
+        return starts, stops
+    return np.concatenate([mine for mine, _ in found]), np.concatenate([until for _, until in found])
+
+
 @lru_cache(maxsize=2)
 def _ranges(
-    samples: int, shards: tuple[int, ...], run: int, seed: int, epoch: int, shuffle: bool
+    samples: int,
+    shards: tuple[int, ...],
+    run: int,
+    parts: tuple[tuple[int, int], ...],
+    seed: int,
+    epoch: int,
+    shuffle: bool,
 ) -> tuple[SampleOrder, SampleOrder]:
     """First sample of each range in the order of the epoch, and the number of samples up to its end."""
-    starts, stops = _cut(samples, shards, run)
+    starts, stops = _drawn(*_cut(samples, shards, run), parts, seed, epoch, shuffle)
     if shuffle:
         order = spread(len(starts), _generator(seed, epoch, _SHARDS))
         starts, stops = starts[order], stops[order]

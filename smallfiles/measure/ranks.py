@@ -24,6 +24,9 @@ from smallfiles.loading.config import place
 from smallfiles.loading.makers import Ragged
 from smallfiles.progress import plural
 
+_DRAWN = "drawn.npy"
+"""The samples of the epoch, if those are not all of them."""
+
 
 @dataclass(frozen=True)
 class Share:
@@ -36,9 +39,10 @@ class Share:
         local_rank: Its number on that node.
         cpus: CPUs that it may use.
         samples: Samples that it read.
-        of: Samples of the data set.
+        of: Samples of the data set, and repeats of them.
         bytes: Size of their encoded data.
         seconds: From the first request to the last batch.
+        drawn: What an epoch has, if that is not each sample once.
     """
 
     rank: int
@@ -50,16 +54,17 @@ class Share:
     of: int
     bytes: int
     seconds: float
+    drawn: str = ""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How often each sample of a data set was read, over all ranks.
+    """How often each sample of an epoch was read, over all ranks.
 
     Args:
         shares: The shares of the ranks.
         lost: Numbers of samples that were not read.
-        repeated: Numbers of samples that were read more than once.
+        repeated: Numbers of samples that were read more often than the epoch has them.
     """
 
     shares: tuple[Share, ...]
@@ -68,7 +73,7 @@ class Count:
 
     @property
     def exact(self) -> bool:
-        """Whether every sample was read exactly once."""
+        """Whether every sample of the epoch was read exactly once; a repeat is a sample of its own."""
         return not self.lost and not self.repeated
 
     @property
@@ -79,6 +84,8 @@ class Count:
     def sentence(self) -> str:
         """The result in a sentence."""
         who = f"{plural(len(self.shares), 'rank')} on {plural(len({s.node for s in self.shares}), 'node')}"
+        if self.exact and self.shares[0].drawn:
+            return f"{who} read the epoch exactly, {self.rate:,.0f} samples/s: {self.shares[0].drawn}"
         if self.exact:
             return (
                 f"{who} read each of {self.shares[0].of:,} samples exactly once, {self.rate:,.0f} samples/s"
@@ -123,8 +130,11 @@ def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
         of=loader.plan.samples,
         bytes=size,
         seconds=seconds,
+        drawn=loader.drawn,
     )
     folder.mkdir(parents=True, exist_ok=True)
+    if loader.drawn and not where.rank:
+        np.save(folder / _DRAWN, loader.plan.drawn(0))
     np.save(record.with_suffix(".npy"), numbers)
     write_json(record, asdict(share))
     return share
@@ -150,5 +160,9 @@ def count(folder: Path) -> Count:
         )
     seen = [np.load(path.with_suffix(".npy"), allow_pickle=False) for path in records]
     times = np.bincount(np.concatenate(seen), minlength=shares[0].of)
-    lost, repeated = (tuple(np.flatnonzero(which).tolist()) for which in (times == 0, times > 1))
+    wanted = np.ones_like(times)
+    if shares[0].drawn:
+        rows = np.load(folder / _DRAWN, allow_pickle=False)
+        wanted = np.bincount(rows, minlength=shares[0].of)
+    lost, repeated = (tuple(np.flatnonzero(which).tolist()) for which in (times < wanted, times > wanted))
     return Count(shares, lost, repeated)

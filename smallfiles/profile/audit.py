@@ -185,7 +185,9 @@ def _unknown(run: Received) -> Iterator[str]:
         yield CANNOT_SEE[stream.identity]
         if stream.facts["parts"]:
             yield "whether the parts overlap: each rank has a data set of its own, and numbers it from 0"
-        if not stream.facts["covers"]:
+        if drawn := stream.facts.get("drawn"):
+            yield f"which samples an epoch should have: it has {drawn:,}, with repeats that were asked for"
+        elif not stream.facts["covers"]:
             yield "samples that no rank received in any epoch: the loader has no list of its samples"
         if stream.facts["shuffles"] is None and repeats_its_order(stream):
             yield "all epochs have one order: the loader does not say whether it should shuffle"

@@ -133,7 +133,7 @@ def _of_stream(stream: Stream, number: int) -> Iterator[Finding]:
     if new:
         numbers = f"epochs {losses[0][0]} and {losses[1][0]} have no sample in common"
         yield Finding("samples cannot be told apart", numbers, stream=number)
-    known = facts["covers"] or (len(losses) > 1 and not new)
+    known = facts["covers"] or facts.get("drawn") or (len(losses) > 1 and not new)
     if known and not (facts["replacement"] or facts["resampled"]):
         yield from _losses(stream, losses, number)
     yield from _same_orders(stream, number)
@@ -189,25 +189,31 @@ def _are_new(one: tuple[int, Any, list[Pass]], other: tuple[int, Any, list[Pass]
     return not (~one[1] & ~other[1]).any()
 
 
+def _missing(stream: Stream, mask: Any) -> int:
+    """Return how many samples of an epoch did not arrive; an epoch may have fewer than its set (`drawn`)."""
+    drawn = stream.facts.get("drawn")
+    return int(mask.sum()) if drawn is None else max(0, drawn - int((~mask).sum()))
+
+
 def _losses(stream: Stream, losses: list[tuple[int, Any, list[Pass]]], number: int) -> Iterator[Finding]:
-    lost = [(epoch, mask, passes) for epoch, mask, passes in losses if mask.any()]
+    lost = [(epoch, mask, passes) for epoch, mask, passes in losses if _missing(stream, mask)]
     if not lost:
         return
     epoch, mask, passes = lost[0]
-    count = int(mask.sum())
+    count, of = _missing(stream, mask), stream.facts.get("drawn") or len(stream.ids)
     batch = max(int(each.sizes.max(initial=1)) for each in passes)
     full = all((each.sizes == each.sizes.max(initial=0)).all() for each in passes)
     workers = max(1, stream.facts["workers"] if stream.facts["iterable"] else 1)
     short = count < len(passes) * batch * workers and full and (batch > 1 or count < len(passes))
     everywhere = len(lost) == len(losses) > 1
     same = everywhere and all((other == mask).all() for _, other, _ in lost)
-    numbers = f"epoch {epoch}: {count:,} of {len(stream.ids):,} samples did not arrive"
+    numbers = f"epoch {epoch}: {count:,} of {of:,} samples did not arrive"
     if same:
         numbers += f", and the same ones in all {len(lost)} epochs"
     name = "samples are lost"
     if short:
         name = "the same last samples are dropped in every epoch" if same else "the last samples are dropped"
-    yield Finding(name, numbers, _first(mask), number)
+    yield Finding(name, numbers, () if stream.facts.get("drawn") else _first(mask), number)
 
 
 def repeats_its_order(stream: Stream) -> bool:
@@ -336,8 +342,8 @@ def _of_resumed(whole: Stream, at: int, number: int) -> Iterator[Finding]:
             "a resume repeats samples", f"{int(both.sum()):,} samples again: {arrived}", _first(both), number
         )
     neither = (had == 0) & (got == 0)
-    if then and all(each.ended for each in then) and neither.any():
-        text = f"{int(neither.sum()):,} samples never: {arrived}"
+    if then and all(each.ended for each in then) and (count := _missing(whole, neither)):
+        text = f"{count:,} samples never: {arrived}"
         yield Finding("a resume skips samples", text, _first(neither), number)
 
 

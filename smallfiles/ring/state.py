@@ -81,7 +81,8 @@ def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str
 def plan_of(record: dict[str, Any]) -> EpochPlan:
     """The plan in a description."""
     fields = dict(record["plan"])
-    return EpochPlan(**{**fields, "shards": tuple(fields["shards"])})
+    parts = tuple((size, count) for size, count in fields.get("parts", ()))
+    return EpochPlan(**{**fields, "shards": tuple(fields["shards"]), "parts": parts})
 
 
 @dataclass

@@ -103,6 +103,39 @@ class Choice(Settings):
         return {name: value for name, value in found.items() if value not in (None, 0)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Draw(Choice):
+    """Which samples of a set an epoch has, and how often; each of them once by default.
+
+    Args:
+        balance: A field such as the label: an epoch has all of its values equally often. Samples of the
+            largest class come once, and those of smaller classes are repeated, as evenly as possible.
+        weights: A field of numbers: an epoch has as many samples as the set, and how often a sample comes is
+            proportional to its number.
+    """
+
+    balance: str | None = option(
+        None, "all values of this field, such as label, equally often, by repeats", metavar="FIELD"
+    )
+    weights: str | None = option(
+        None, "how often samples come is proportional to this field", metavar="FIELD"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.balance is not None and self.weights is not None:
+            raise UsageError(
+                f"samples should be balanced by {self.balance} and also weighted by {self.weights}",
+                expected="one of the two",
+                next_step="Leave one of them out",
+            )
+
+    @property
+    def draw(self) -> Draw:
+        """These settings alone, without those that a subclass adds."""
+        return Draw(**{name: getattr(self, name) for name in DRAWS})
+
+
 def check_rule(rule: Mapping[str, float]) -> None:
     """Refuse shares that do not make up a whole.
 
@@ -121,4 +154,6 @@ def check_rule(rule: Mapping[str, float]) -> None:
 EVERYTHING = Choice()
 """The choice of all samples."""
 CHOICES = tuple(Choice.__dataclass_fields__)
-"""The names of the settings."""
+"""The names of the settings that choose."""
+DRAWS = tuple(Draw.__dataclass_fields__)
+"""The same, and those that say how often."""

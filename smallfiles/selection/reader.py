@@ -92,7 +92,63 @@ def _in_split(reader: Reader, choice: Choice, split: str) -> npt.NDArray[np.bool
     return mask
 
 
-class Selected(Reader):
+class Derived(Reader):
+    """A set whose samples are those of others: each method on one sample asks the reader that has it."""
+
+    def _of(self, index: int) -> tuple[Reader, int]:
+        """Return the reader that has a sample, and the number of the sample there."""
+        raise NotImplementedError
+
+    @property
+    def set_digest(self) -> None:
+        """None: what was packed is not this."""
+
+    def key(self, index: int) -> str:
+        """Return the key of one sample."""
+        reader, row = self._of(index)
+        return reader.key(row)
+
+    def target(self, index: int) -> Any:
+        """Return the label or captions of one sample."""
+        reader, row = self._of(index)
+        return reader.target(row)
+
+    def blob(self, name: str) -> FieldBlobs:
+        """Return access to the blobs of one field."""
+        self._of(0)[0].blob(name)  # refuses a field that is not there
+        return FieldBlobs(self, name)
+
+    def size(self, index: int, field: str = "") -> int:
+        """Return the number of bytes of one blob."""
+        reader, row = self._of(index)
+        return reader.size(row, field)
+
+    def read(self, index: int, field: str = "") -> Buffer:
+        """Return the bytes of one blob; see `Reader.read`."""
+        reader, row = self._of(index)
+        return reader.read(row, field)
+
+    def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
+        """Return several blobs in the requested order."""
+        return self.read_fields(indices, [field])[0]
+
+    def span(self, index: int, field: str = "") -> tuple[Path, int, int] | None:
+        """Return where a blob is; see `Reader.span`."""
+        reader, row = self._of(index)
+        return reader.span(row, field)
+
+    def sha256(self, index: int, field: str = "") -> str | None:
+        """Return the recorded SHA-256 of a blob."""
+        reader, row = self._of(index)
+        return reader.sha256(row, field)
+
+    def __iter__(self) -> Iterator[Sample]:
+        blobs = [name for name, kind in self.fields.items() if is_blob(kind)]
+        for index in range(len(self)):
+            yield Sample(self.key(index), tuple(self.read(index, name) for name in blobs), index)
+
+
+class Selected(Derived):
     """Some samples of another reader, in stored order.
 
     Args:
@@ -134,60 +190,23 @@ class Selected(Reader):
         """Class names in label order."""
         return self.base.classes
 
-    @property
-    def set_digest(self) -> None:
-        """None: what was packed is more than this."""
-
     def keys(self) -> pa.StringArray:
         """Return the keys of all samples, taken once."""
         if self._keys is None:
             self._keys = self.base.keys().take(from_numpy(self.rows))
         return self._keys
 
-    def key(self, index: int) -> str:
-        """Return the key of one sample."""
-        return self.base.key(self._row(index))
-
     def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
         """Return the values of fields; see `Reader.table`."""
         return self.base.table(names, self.rows if rows is None else self._at(rows))
-
-    def target(self, index: int) -> Any:
-        """Return the label or captions of one sample."""
-        return self.base.target(self._row(index))
 
     def added(self) -> Mapping[str, pa.Array]:
         """Return the values that were added later."""
         return {name: each.take(from_numpy(self.rows)) for name, each in self.base.added().items()}
 
-    def blob(self, name: str) -> FieldBlobs:
-        """Return access to the blobs of one field."""
-        self.base.blob(name)  # refuses a field that is not there
-        return FieldBlobs(self, name)
-
-    def size(self, index: int, field: str = "") -> int:
-        """Return the number of bytes of one blob."""
-        return self.base.size(self._row(index), field)
-
-    def read(self, index: int, field: str = "") -> Buffer:
-        """Return the bytes of one blob; see `Reader.read`."""
-        return self.base.read(self._row(index), field)
-
-    def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
-        """Return several blobs in the requested order."""
-        return self.base.read_many(self._at(indices).tolist(), field)
-
     def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
         """Return the blobs of several samples and fields, requested together."""
         return self.base.read_fields(self._at(indices).tolist(), fields)
-
-    def span(self, index: int, field: str = "") -> tuple[Path, int, int] | None:
-        """Return where a blob is; see `Reader.span`."""
-        return self.base.span(self._row(index), field)
-
-    def sha256(self, index: int, field: str = "") -> str | None:
-        """Return the recorded SHA-256 of a blob."""
-        return self.base.sha256(self._row(index), field)
 
     def shard_sizes(self) -> tuple[int, ...]:
         """Return the number of chosen samples in each shard."""
@@ -207,13 +226,8 @@ class Selected(Reader):
         """Release the file."""
         self.base.close()
 
-    def __iter__(self) -> Iterator[Sample]:
-        blobs = [name for name, kind in self.fields.items() if is_blob(kind)]
-        for index in range(len(self)):
-            yield Sample(self.key(index), tuple(self.read(index, name) for name in blobs), index)
-
-    def _row(self, index: int) -> int:
-        return int(self._at([operator.index(index)])[0])
+    def _of(self, index: int) -> tuple[Reader, int]:
+        return self.base, int(self._at([operator.index(index)])[0])
 
     def _at(self, indices: Rows) -> npt.NDArray[np.int64]:
         """The numbers in the base of some samples; negative ones count from the end."""

@@ -54,11 +54,11 @@ def assigned(reader: Reader, choice: Choice) -> npt.NDArray[np.int64]:
     assert choice.split_rule is not None
     borders = np.cumsum([*choice.split_rule.values()])[:-1]
     if choice.split_by:
-        numbers, groups = _numbered(reader, choice.split_by)
+        numbers, groups = numbered(reader, choice.split_by)
         return _drawn(groups, borders, choice.split_seed)[numbers]
     keys = reader.keys()
     if choice.stratify:
-        numbers, classes = _numbered(reader, choice.stratify)
+        numbers, classes = numbered(reader, choice.stratify)
         keys = joined(classes.take(from_numpy(numbers)), scalar("\0"), keys)
     return _drawn(keys, borders, choice.split_seed)
 
@@ -68,8 +68,19 @@ def _drawn(names: pa.StringArray, borders: npt.NDArray[np.float64], seed: int) -
     return np.searchsorted(borders, hashes.astype(np.float64) / 2.0**64, "right")
 
 
-def _numbered(reader: Reader, name: str) -> tuple[npt.NDArray[np.int64], pa.StringArray]:
-    """The number of each sample's value, and the values as texts."""
+def numbered(
+    reader: Reader, name: str, use: str = "split by"
+) -> tuple[npt.NDArray[np.int64], pa.StringArray]:
+    """Return the number of each sample's value, and the values as texts.
+
+    Args:
+        reader: A set.
+        name: A field of texts, whole numbers or truth values.
+        use: What it is for, for messages.
+
+    Raises:
+        UsageError: There is no such field, or some samples have no value.
+    """
     kinds = {each.name: each.type for each in reader.table(rows=[]).schema}
     kind = kinds.get(name)
     if kind is None or not (
@@ -77,7 +88,7 @@ def _numbered(reader: Reader, name: str) -> tuple[npt.NDArray[np.int64], pa.Stri
     ):
         usable = [f"{each} ({found})" for each, found in kinds.items() if not pa.types.is_list(found)]
         raise UsageError(
-            f"{reader.path} has {'no field' if kind is None else 'the ' + str(kind)} {name!r} to split by",
+            f"{reader.path} has {'no field' if kind is None else 'the ' + str(kind)} {name!r} to {use}",
             expected=f"a field of texts or whole numbers; it has {', '.join(usable)}",
             next_step="Name one of these, or add one with: smallfiles annotate",
         )
@@ -87,7 +98,7 @@ def _numbered(reader: Reader, name: str) -> tuple[npt.NDArray[np.int64], pa.Stri
         examples = first_few([reader.key(int(row)) for row in rows[:5]], len(rows))
         raise UsageError(
             f"{plural(len(rows), 'sample')} of {reader.path} have no {name}: {examples}",
-            expected="a value for each sample, which decides its split",
+            expected=f"a value for each sample to {use}",
             next_step="Add another field with: smallfiles annotate, in which no value is missing",
         )
     coded = pc.dictionary_encode(found)
@@ -110,7 +121,7 @@ def reported(reader: Reader, choice: Choice, splits: pa.StringArray) -> SplitRep
     shares = {name: count / max(len(number), 1) for name, count in samples.items()}
     groups, several, classes = dict[str, int](), 0, dict[str, dict[str, float]]()
     if field := choice.split_by or choice.stratify:
-        value, texts = _numbered(reader, field)
+        value, texts = numbered(reader, field)
         table = np.bincount(value * len(names) + number, minlength=len(texts) * len(names))
         table = table.reshape(len(texts), len(names))
         if choice.split_by:

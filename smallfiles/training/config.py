@@ -14,10 +14,10 @@ from typing import Literal
 from smallfiles.errors import UsageError
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.options import Settings, flag_of, option, words
-from smallfiles.selection.config import CHOICES
+from smallfiles.selection.config import DRAWS
 
 Model = Literal["small", "resnet18", "resnet50"]
-OF_THE_RING = tuple(name for name in LoaderConfig.__dataclass_fields__ if name not in ("seed", *CHOICES))
+OF_THE_RING = tuple(name for name in LoaderConfig.__dataclass_fields__ if name not in ("seed", *DRAWS))
 """Settings that the filler of a ring determines; which samples are used, both have to know."""
 OF_MEASURING = ("batch", "workers", "mode", "on_error")
 """Settings that the loader of the validation set uses."""

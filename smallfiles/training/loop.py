@@ -27,7 +27,7 @@ from smallfiles.loading.fields import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
-from smallfiles.selection.reader import select
+from smallfiles.selection.draws import drawn
 from smallfiles.training import checkpoint
 from smallfiles.training.config import OF_MEASURING, TrainConfig, check_ring
 from smallfiles.training.group import Group, inner, joined, weight
@@ -137,7 +137,7 @@ def train(
     """
     config = config or TrainConfig()
     check_ring(config, val is not None)
-    reader = select(objectstore.open_anywhere(data), config.loader)
+    reader = drawn(objectstore.open_anywhere(data), config.loader)
     task = task_of(reader, data, config.target)
     others = None if val is None else objectstore.open_anywhere(val)
     if others is not None and val is not None:

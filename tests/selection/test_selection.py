@@ -180,11 +180,31 @@ def test_a_selection_is_identified_by_its_set_and_its_rows(arrow, sets):
     assert name(sets["a.tars"], where="ok") != name(sets["a.tars"], where="not ok")
 
 
+def groups(numbers, value):
+    """The samples of each value, as this test knows them."""
+    return [{n for n in numbers if value(n) == each} for each in {value(n) for n in numbers}]
+
+
+FEW_COWS = "label != 2 or height < 5"
+UNEQUAL = {n for n in range(COUNT) if n % 3 != 2 or n < 20}
 GRID = [
-    ({}, set(range(COUNT))),
-    ({"where": HALF}, CHOSEN),
+    ({}, [(set(range(COUNT)), COUNT)]),
+    ({"where": HALF}, [(CHOSEN, len(CHOSEN))]),
     ({"split": "val", "split_rule": RULE, "split_by": "who"}, None),
+    ({"balance": "label", "where": FEW_COWS}, [(each, 33) for each in groups(UNEQUAL, lambda n: n % 3)]),
+    ({"balance": "who"}, [(each, 8) for each in groups(range(COUNT), lambda n: n % 13)]),
+    ({"weights": "label"}, [({*range(1, COUNT, 3)}, 32), ({*range(2, COUNT, 3)}, 65)]),
 ]
+"""Settings, and groups of samples with the number of samples of each in an epoch."""
+
+
+def check_counts(seen, wanted):
+    """Each group comes as often as it should, and its samples as evenly as possible; nothing else comes."""
+    times = Counter(seen)
+    for group, count in wanted:
+        found = [times[n] for n in group]
+        assert sum(found) == count and {*found} <= {count // len(group), -(-count // len(group))}
+    assert len(seen) == sum(count for _, count in wanted)
 
 
 def epoch(path, config, world_size, stop=None, state=None, number=0):
@@ -208,27 +228,30 @@ def epoch(path, config, world_size, stop=None, state=None, number=0):
 
 
 def check_epochs(path, choice, wanted, numbers, **config):
-    """Each chosen sample comes once, for all numbers of ranks, also if the epoch goes on with others."""
+    """Each sample comes as often as it should, for any ranks, also if the epoch goes on with others."""
     for number, world_size, others in numbers:
         config["seed"] = number % 7
         whole, _ = epoch(path, config | choice, world_size, number=number)
-        assert Counter(whole) == Counter(wanted), (number, world_size)
+        check_counts(whole, wanted)
         before, state = epoch(path, config | choice, world_size, stop=1, number=number)
         after, _ = epoch(path, config | choice, others, state=state, number=number)
-        assert Counter(before + after) == Counter(wanted), (number, world_size, others)
+        assert Counter(before + after) == Counter(whole), (number, world_size, others)
 
 
 def wanted_by(path, choice, known):
     if known is not None:
         return known
-    groups = {n % 13 for n in numbers_of(choose(formats.open(path), **choice))}
-    return {n for n in range(COUNT) if n % 13 in groups}
+    whole = {n % 13 for n in numbers_of(choose(formats.open(path), **choice))}
+    chosen = {n for n in range(COUNT) if n % 13 in whole}
+    return [(chosen, len(chosen))]
 
 
 @pytest.mark.parametrize("order", ["random", "stream"])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("at", range(len(GRID)))
-def test_each_chosen_sample_comes_once_for_any_ranks_workers_and_resumption(sets, at, workers, order):
+def test_each_sample_comes_as_often_as_it_should_for_any_ranks_workers_and_resumption(
+    sets, at, workers, order
+):
     choice, known = GRID[at]
     for name in ("a.arrow", "a.tars"):
         wanted = wanted_by(sets[name], choice, known)
@@ -240,7 +263,7 @@ def test_each_chosen_sample_comes_once_for_any_ranks_workers_and_resumption(sets
 @pytest.mark.parametrize("order", ["random", "stream"])
 @pytest.mark.parametrize("name", ["a.arrow", "a.tars"])
 @pytest.mark.parametrize("at", range(len(GRID)))
-def test_nothing_is_lost_doubled_or_leaked_in_two_thousand_epochs(sets, at, name, order):
+def test_nothing_is_lost_doubled_or_leaked_in_thousands_of_epochs(sets, at, name, order):
     grid = [(n, 1 + n % 4, 1 + (n + n // 4) % 3) for n in range(84)]
     choice, known = GRID[at]
     check_epochs(

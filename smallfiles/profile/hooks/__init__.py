@@ -168,7 +168,7 @@ def _patch_ours(module: Any) -> None:
             **{"loader": "smallfiles.make_loader", "samplers": [], "count": None, "covers": False},
             **{"replacement": False, "shuffles": bool(plan.shuffle), "resampled": False, "batch": plan.batch},
             **{"drop_last": False, "view": 0, "workers": self.num_workers, "length": None, "trains": True},
-            **{"iterable": False, "site": ""},
+            **{"iterable": False, "site": "", "drawn": plan.epoch_samples if plan.parts else None},
         }
         return received.current.whole(about, deliver(self, *words), lambda batch: batch["index"])
 
