@@ -2,10 +2,11 @@
 #
 #   PYTHON=/path/to/python3.12   the Python to build on (otherwise found by itself)
 #   VENV=/path/to/venv           where the environment goes (.venv)
+#   WHEELS=DIR                   install from the wheels that `make wheelhouse` has collected, without network
 #   SYSTEM_SITE=1                use the PyTorch of your site instead of downloading one
 
 VENV ?= .venv
-export PYTHON PYTHONS VENV SYSTEM_SITE
+export PYTHON PYTHONS VENV SYSTEM_SITE WHEELS
 # Tests start some hundred processes that import the same modules: their bytecode is kept, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -18,7 +19,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site slides preflight release lock mutants clean
+.PHONY: help demo test test-all check setup setup-dev wheelhouse bench bench-peers lab notebooks kernel site slides preflight release lock mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -51,6 +52,10 @@ setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SIT
 
 setup-dev:
 	@tools/setup.sh course,dev,browser,site
+
+EXTRAS ?= course
+wheelhouse: ## put all wheels into a folder, for a site without network (WHEELS=wheelhouse, EXTRAS=hdf5,s3 for fewer)
+	@tools/setup.sh "$(EXTRAS)" "$(or $(WHEELS),wheelhouse)"
 
 bench: setup ## measure everything on this machine, one after the other (half an hour)
 	$(py) -m benchmarks pack

@@ -108,8 +108,9 @@ class Draft:
         with contextlib.suppress(OSError):
             if self.lease.is_ours():
                 self.data.rmdir()  # only if nothing is left to resume from
-        if not self.data.exists():
-            self.discard()
+        with contextlib.suppress(OSError):  # the storage does not answer, which is why the run failed
+            if not self.data.exists():
+                self.discard()
 
 
 @contextlib.contextmanager
@@ -134,7 +135,8 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
                 ours.make()
             yield ours
         except (SmallfilesError, OSError):
-            lease.check()  # a lost folder causes any failure; this names the cause
+            with contextlib.suppress(OSError):
+                lease.check()  # a lost folder causes any failure; this names the cause
             raise
         finally:
             with before_interrupts():

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +34,7 @@ from smallfiles.arrays import one_chunk
 from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
 from smallfiles.fields import META, TARGETS, as_text
 from smallfiles.samples import Buffer
-from smallfiles.storage import ReadingPool, answered
+from smallfiles.storage import ReadingPool, answered, reopening
 
 ALGORITHM = "xxh3_128"
 _READ_AT_ONCE = 4  # blocks
@@ -252,7 +253,8 @@ class ContentDigest:
             DamagedFileError: The file is missing, unreadable or of another size.
         """
         with _readable(path):
-            size = answered(path, path.stat).st_size
+            status = answered(path, path.stat)
+            same = size, _ = status.st_size, status.st_mtime_ns
             if size != self.file_bytes:
                 raise DamagedFileError(
                     f"{path} has {size:,} bytes",
@@ -262,7 +264,8 @@ class ContentDigest:
             with answered(path, path.open, "rb", buffering=0) as file, ReadingPool(_READ_AT_ONCE) as pool:
 
                 def is_intact(number: int) -> bool:
-                    data = answered(path, read_block, file.fileno(), number, self.block_bytes)
+                    read = partial(read_block, file.fileno(), number, self.block_bytes)
+                    data = answered(path, reopening, path, file.fileno(), same, read)
                     return self.block_is_intact(number, data)
 
                 damaged = []

@@ -409,8 +409,9 @@ class Lease:
         self._stopped.set()
         with contextlib.suppress(RuntimeError):  # it did not start
             self._heartbeat.join(_JOIN_S)
-        if self._lock >= 0 and self.is_ours():
-            self._leave()
+        with contextlib.suppress(OSError):  # a client that was killed answers neither this nor the closing
+            if self._lock >= 0 and self.is_ours():
+                self._leave()
         self._unlock()
 
     def _leave(self) -> None:
@@ -428,8 +429,9 @@ class Lease:
 
     def _unlock(self) -> None:
         descriptor, self._lock = self._lock, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 @dataclass(frozen=True)

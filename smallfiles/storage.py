@@ -16,6 +16,7 @@ seems to be missing: so where a file is missing, `answered` looks whether the fo
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import threading
@@ -33,6 +34,7 @@ from smallfiles.progress import duration_text, say_notes
 P = ParamSpec("P")
 T = TypeVar("T")
 
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, opening a pipe waits for a writer
 TIMEOUT_S: float = 300
 """How long to wait by default: the recovery of a server of a parallel file system takes minutes."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -173,6 +175,37 @@ def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwar
             _outage.end(path, time.monotonic() - began)
             return result
     raise _gave_up(path, last, time.monotonic() - began) from last
+
+
+def reopening(
+    path: Path,
+    descriptor: int,
+    same: tuple[int, int],
+    call: Callable[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Call something that reads a descriptor; if it fails, open the file again before `answered` tries again.
+
+    A client of MooseFS returns the error of an outage forever for a file that was open, and a server of NFS
+    may have forgotten it.
+
+    Args:
+        path: The file.
+        descriptor: It stays the same number.
+        same: The size and the time of modification in ns; another file is not opened.
+        call: What reads.
+        args: Its arguments.
+        kwargs: Likewise.
+    """
+    try:
+        return call(*args, **kwargs)
+    except OSError:
+        with contextlib.suppress(OSError), io.FileIO(os.open(path, READ_FLAGS)) as again:
+            status = os.fstat(again.fileno())
+            if (status.st_size, status.st_mtime_ns) == same:
+                os.dup2(again.fileno(), descriptor, inheritable=False)
+        raise
 
 
 class ReadingPool(ThreadPoolExecutor):

@@ -130,7 +130,15 @@ def checkout(tmp_path, repository, need_tool):
 
 
 def make(folder, *words, path=None):
-    ours = ("PYTHON", "VENV", "SYSTEM_SITE", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of a `make test` around us
+    ours = (
+        "PYTHON",
+        "VENV",
+        "SYSTEM_SITE",
+        "WHEELS",
+        "MAKEFLAGS",
+        "MFLAGS",
+        "MAKELEVEL",
+    )  # of a `make test` around us
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     return subprocess.run(
         ["make", "--no-print-directory", *words],
@@ -276,6 +284,20 @@ def test_pip_takes_over_where_uv_cannot(checkout, tmp_path, log):
     last = log.read_text().splitlines()[-1]
     assert "-m pip install" in last
     assert "--only-binary :all: -c requirements.lock -e .[course]" in last
+
+
+def test_wheels_are_collected_and_installed_without_network(checkout, tmp_path, log, chosen):
+    done = make(checkout, "wheelhouse", chosen, "EXTRAS=hdf5,s3", "WHEELS=my wheels")
+    assert done.returncode == 0, done.stderr
+    asked = log.read_text().splitlines()[-1]
+    assert "-m pip wheel" in asked and "-c requirements.lock -w my wheels .[hdf5,s3]" in asked
+    assert 'pip install --no-index --find-links "my wheels" "smallfiles[hdf5,s3]"' in done.stdout
+    assert not (checkout / ".venv").exists()
+    log.unlink()
+    words = [f"PYTHON={recording_python(tmp_path / 'python', log, uv_works=False)}", "WHEELS=my wheels"]
+    assert make(checkout, "setup", *words).returncode == 0
+    lines = [line for line in log.read_text().splitlines() if line != "venv"]
+    assert len(lines) == 3 and all("--no-index --find-links my wheels" in line for line in lines)
 
 
 def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, log, chosen):

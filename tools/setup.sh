@@ -2,8 +2,10 @@
 # Make the virtual environment and install the project into it, pinned. Called by `make setup`.
 #
 # Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh course,dev,browser,site
+#        tools/setup.sh EXTRAS FOLDER   install nothing, but put the wheels there, for a machine without network
 #   PYTHON=…        the Python to use; otherwise the first suitable one on PATH
 #   VENV=…          where the environment goes (.venv)
+#   WHEELS=FOLDER   install from these wheels, without network
 #   SYSTEM_SITE=1   build on the PyTorch that PYTHON already has, and download no other
 #
 # Needs no root, no compiler, no git. A second call with nothing changed returns at once.
@@ -77,14 +79,20 @@ make_venv() {
 # does, it compiles to bytecode: where the environment cannot be written (one for all), each process would compile
 # PyTorch again, 4 CPU seconds in place of 2 and 9 with torchvision in place of 3.5.
 install_with_uv() {
-    "$venv/bin/python" -m pip install --quiet --no-cache-dir -c requirements.lock uv || return 1
+    run_pip -c requirements.lock uv || return 1
     extra_options=$(printf '%s' "$extras" | sed 's/^/--extra /; s/,/ --extra /g')
     # shellcheck disable=SC2086  # the options are several words
     run_uv --only-binary :all: -c requirements.lock -r pyproject.toml $extra_options &&
         run_uv --no-deps -e . -e ./contrib/smallfiles-lmdb
 }
 
+run_pip() {
+    if [ -n "${WHEELS:-}" ]; then set -- --no-index --find-links "$WHEELS" "$@"; fi
+    "$venv/bin/python" -m pip install --quiet --no-cache-dir "$@"
+}
+
 run_uv() {
+    if [ -n "${WHEELS:-}" ]; then set -- --no-index --find-links "$WHEELS" "$@"; fi
     if [ ! -t 2 ]; then set -- --quiet "$@"; fi # a bar in a terminal, nothing in a log
     UV_CACHE_DIR=${UV_CACHE_DIR:-$venv/.uv-cache} UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} \
         UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1} UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1} \
@@ -92,7 +100,7 @@ run_uv() {
 }
 
 install_with_pip() {
-    "$venv/bin/python" -m pip install --quiet --no-cache-dir --only-binary :all: -c "$1" -e ".[$extras]" -e ./contrib/smallfiles-lmdb
+    run_pip --only-binary :all: -c "$1" -e ".[$extras]" -e ./contrib/smallfiles-lmdb
 }
 
 install_beside_site() {
@@ -100,8 +108,25 @@ install_beside_site() {
     install_with_pip "$venv/site-constraints.txt"
 }
 
+failed="the packages could not be installed (see above); is the network or a package mirror within reach, and space left?"
+
+# Besides the packages: the project itself, what builds it from a clone (setuptools), and what installs fast (uv).
+fill_wheelhouse() { # FOLDER
+    find_python
+    place=$(mktemp -d)
+    trap 'rm -rf "$place"' EXIT
+    say "collecting the wheels of $extras for Python $(version_of "$python") on $(uname -m)"
+    "$python" -m venv "$place" >/dev/null || refuse "$python could not make a virtual environment in $place."
+    cp -R contrib/smallfiles-lmdb "$place/lmdb" # its build folder stays there
+    "$place/bin/python" -m pip wheel --quiet --no-cache-dir --only-binary :all: -c requirements.lock -w "$1" \
+        ".[$extras]" "$place/lmdb" 'setuptools>=77' uv ||
+        refuse "$failed"
+    say "done: $1 has $(find "$1" -name '*.whl' | wc -l) wheels. Copy it to the site, and install there with:"
+    case ",$extras," in *,course,*) printf '  make setup WHEELS="%s"   # in a clone, or\n' "$1" ;; esac
+    printf '  python -m pip install --no-index --find-links "%s" "smallfiles[%s]"\n' "$1" "$extras"
+}
+
 install() {
-    failed="the packages could not be installed (see above); is the network or a package mirror within reach, and space left?"
     if [ "$system_site" = 1 ]; then
         say "installing what the site's packages lack"
         install_beside_site || refuse "$failed"
@@ -112,6 +137,10 @@ install() {
     rm -rf "$venv/.uv-cache" # thousands of files that only a second environment would use
 }
 
+if [ $# = 2 ]; then
+    fill_wheelhouse "$2"
+    exit
+fi
 if is_done "$extras"; then exit 0; fi
 if command -v flock >/dev/null; then # one at a time, should `make demo` and `make test` start together
     exec 9<tools/setup.sh

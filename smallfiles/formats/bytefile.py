@@ -32,14 +32,13 @@ from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, re
 from smallfiles.machine import is_parallel_filesystem
 from smallfiles.progress import bytes_text
 from smallfiles.samples import Buffer
-from smallfiles.storage import answered
+from smallfiles.storage import READ_FLAGS, answered, reopening
 
 _Read = TypeVar("_Read")
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
 # A mapping of Python before 3.13 keeps a descriptor of its own, and so does every view of it.
 AHEAD_BYTES = 128 << 10
 """Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, opening a pipe waits for a writer
 _WINDOW_BITS = 16  # of 64 KiB
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -69,7 +68,7 @@ class ByteFile:
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path = path
         try:
-            self._descriptor = answered(path, os.open, path, _FLAGS)
+            self._descriptor = answered(path, os.open, path, READ_FLAGS)
         except OSError as error:
             raise _unopened(path, error) from error
         closing = weakref.finalize(self, _close, self._descriptor)
@@ -198,21 +197,11 @@ class ByteFile:
     def _answered(self, read: Callable[..., _Read], *where: Any) -> _Read:
         """Call a function that reads, and wait for storage that does not answer."""
         try:
-            return answered(self.path, self._reopened_on_failure, read, *where)
+            same = (self.size, self._mtime_ns)
+            return answered(self.path, reopening, self.path, self._descriptor, same, read, *where)
         except OSError as error:
             refuse_shortage(error, self.path)
             raise damaged(self.path, f"reading failed ({error.strerror})") from error
-
-    def _reopened_on_failure(self, read: Callable[..., _Read], *where: Any) -> _Read:
-        """Read; if that fails, open the same file again for the next try: a server may have forgotten it."""
-        try:
-            return read(*where)
-        except OSError:
-            with contextlib.suppress(OSError), io.FileIO(os.open(self.path, _FLAGS)) as again:
-                status = os.fstat(again.fileno())
-                if (status.st_size, status.st_mtime_ns) == (self.size, self._mtime_ns):
-                    os.dup2(again.fileno(), self._descriptor, inheritable=False)
-            raise
 
     def expect_short_reads(self) -> None:
         """Turn read-ahead off: it would fetch a whole archive when only its headers are needed."""

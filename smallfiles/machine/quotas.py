@@ -44,7 +44,7 @@ ELSEWHERE = ("/usr/lpp/mmfs/bin", "/usr/sbin", "/sbin")
 """Folders of such tools that may be missing in PATH."""
 
 TIMEOUT_S = 2.0
-_LAST_S = 0.2
+_NOTE_S, _LAST_S = 0.5, 0.2
 
 
 def ask(command: Sequence[str], timeout_s: float = TIMEOUT_S, codes: Sequence[int] = (0,)) -> str | None:
@@ -169,7 +169,7 @@ def _of_lustre(place: str, until: float) -> Iterator[Quota]:
 
 def quota_note(folder: Path, need_bytes: int, need_files: int) -> str | None:
     """Say that an output does not fit into a quota; None if it does, or if no quota is known."""
-    found = quota(folder)
+    found = quota(folder, _NOTE_S)  # each output waits for it
     if found is None or (need_bytes <= found.left[0] and need_files <= found.left[1]):
         return None
     room = [f"{bytes_text(found.left[0])} of the {bytes_text(need_bytes)}"] * (need_bytes > found.left[0])

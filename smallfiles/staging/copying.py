@@ -21,6 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,7 @@ from smallfiles.formats.output import write_all
 from smallfiles.progress import progress
 from smallfiles.samples import Buffer
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
-from smallfiles.storage import ReadingPool, answered
+from smallfiles.storage import READ_FLAGS, ReadingPool, answered, reopening
 
 PIECE_BYTES = 256 << 10
 """Bytes per read, hash and write; they fit into a core's own cache."""
@@ -151,7 +152,7 @@ class LocalFiles:
         member = self._members[number]
         source = member.source
         try:
-            descriptor = answered(source, os.open, source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = answered(source, os.open, source, READ_FLAGS)
         except OSError as error:
             raise unreadable(source, error) from error
         try:
@@ -180,7 +181,8 @@ class LocalFiles:
         while position < stop:
             piece = self._of_thread.buffer[: stop - position]
             try:
-                count = answered(member.source, os.preadv, descriptor, [piece], position)
+                read, path = partial(os.preadv, descriptor, [piece], position), member.source
+                count = answered(path, reopening, path, descriptor, member.seen[2:], read)
             except OSError as error:
                 raise unreadable(member.source, error) from error
             if not count:

@@ -45,6 +45,24 @@ start_server() { # NAME
     refuse "the server $1 did not start; see $storage/$1.log"
 }
 
+# The processes behind the mounts of all clients, or of one.
+client_processes() { # NUMBER, or nothing
+    local place point=" $storage/node${1:+$1)}" # it names itself: mfsmount (mounted on: FOLDER)
+    for place in /proc/[0-9]*; do
+        if [[ $(readlink "$place/exe") == */mfsmount && $(tr '\0' ' ' <"$place/cmdline") == *"$point"* ]]; then
+            echo "${place#/proc/}"
+        fi
+    done
+}
+
+mount_client() { # NUMBER
+    inside mfsmount "$storage/node$1" -H "$address" -P 19421 -o "$(cat "$storage/options")" \
+        >"$storage/node$1.log" 2>&1 ||
+        refuse "the client of node $1 could not be mounted; see $storage/node$1.log"
+}
+
+share() { mount --bind "$storage/node1" "$shared"; }
+
 # How many data servers are connected to the metadata server.
 data_servers() { inside mfscli -ns '|' -H "$address" -P 19421 -SCS 2>/dev/null | grep -c '^chunk servers:' || true; }
 

@@ -149,7 +149,7 @@ def test_elsewhere_the_file_system_itself_counts(place, kind, source, asked, ans
 def test_an_output_that_exceeds_a_quota_is_told_before_it_is_written(place, monkeypatch, need, told):
     _, _, path = place
     monkeypatch.setattr(
-        "smallfiles.machine.quotas.quota", lambda folder: Quota("folder", 0, 10485760, 2, 20, "mfsgetquota")
+        "smallfiles.machine.quotas.quota", lambda *words: Quota("folder", 0, 10485760, 2, 20, "mfsgetquota")
     )
     note = quota_note(path, *need)
     assert note is None if not told else f"has room for {told} that are needed" in note
