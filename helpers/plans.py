@@ -69,8 +69,8 @@ PLANS: dict[str, Plan] = {
     "ex11": Plan("Exercise 11", minutes=40, seconds=2),
     "12": Plan("When it breaks", minutes=30, seconds=30, wants=("folder",)),
     "ex12": Plan("Exercise 12", minutes=30, seconds=2),
-    "13": Plan("Bring your own data", 35, seconds=20, wants=("segmentation", "table"), small=200),
-    "ex13": Plan("Exercise 13", minutes=30, seconds=2, wants=("segmentation", "table"), small=200),
+    "13": Plan("Bring your own data", 40, seconds=20, wants=("segmentation", "table"), small=200),
+    "ex13": Plan("Exercise 13", minutes=35, seconds=2, wants=("segmentation", "table"), small=200),
     "14": Plan("Wrap up", minutes=45, seconds=20, wants=("segmentation",), small=200),
     "ex14": Plan("Exercise 14", minutes=40, seconds=5, wants=("segmentation",), small=200),
 }

@@ -1,8 +1,9 @@
-"""Exercise 13: masks and their images, rows and their files, classes and numbers.
+"""Exercise 13: masks and images, rows and files, classes and numbers, patients and splits.
 
     pairs     the mask of each image, by its path
     joined    a column of a table, in the order of the files
     target    what a loss takes: classes as int64, values as float32
+    in_validation    a split in which all images of a patient stay together
 
 The trap is the exercise's subject: most wrong answers have the right length and type, so nothing fails later.
 The cases therefore have gaps, equal names in two folders, names within names, and whole floats. Notebook 13
@@ -11,11 +12,13 @@ sends participants here.
 
 from __future__ import annotations
 
+import builtins
 import math
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from PIL import Image
@@ -247,3 +250,62 @@ def _why_typed(column: list[Any], got: torch.Tensor, because: str) -> str:
         return "classes are int64; a loss for classes refuses floats"
     ranks = [sorted(set(known)).index(value) for value in known]
     return _NUMBERED if got.dtype == torch.int64 and got.tolist() == ranks and ranks != known else because
+
+
+# --- Task 4: a validation set ---
+
+PATIENTS = [f"p{number}" for number in range(1000)]
+SHARE, _ROOM = 0.2, 0.05  # four standard deviations of a share of 1,000 patients
+
+
+@check(buys="The accuracy that you measure is the one that a new patient will get.")
+def in_validation(attempt: Attempt) -> None:
+    """`in_validation(patients, share)` says of each image whether it is in the validation set."""
+    images = PATIENTS[:40] * 3
+    first = _divided(attempt, images, images)
+    again = _divided(attempt, images, images)
+    moved = [name for name in first if first[name] != again[name]]
+    because = "two equal calls give different sets, so something random decides that has no seed"
+    attempt.require(not moved, f"{_some(moved)} in the set in one of two calls", "equal sets", because)
+    more = _divided(attempt, PATIENTS + images, "1,000 other images, and the same")
+    moved = [name for name in first if first[name] != more[name]]
+    because = "a patient changed sides because others were added; let nothing but its name decide"
+    attempt.require(not moved, f"{_some(moved)} on the other side", "known patients where they were", because)
+    of_process = builtins.hash
+    with mock.patch("builtins.hash", lambda value: of_process(("another process", value))):
+        other = _divided(attempt, PATIENTS, "the same, in another Python process")
+    because = "Python's hash of a text differs from process to process; zlib.crc32 and hashlib do not"
+    attempt.require(
+        all(other[name] == more[name] for name in other), "other patients", "the same set", because
+    )
+    for share in (SHARE, 0.5):
+        found = sum(_divided(attempt, PATIENTS, "1,000 patients", share).values()) / len(PATIENTS)
+        got, wanted = f"{found:.0%} of the patients in the set", f"about {share:.0%}"
+        is_rest = abs(1 - found - share) < _ROOM and share != 0.5
+        because = (
+            "this is the share of the training set; True means validation"
+            if is_rest
+            else ("the share of the patients differs from `share` by more than chance explains")
+        )
+        attempt.require(abs(found - share) < _ROOM, got, wanted, because)
+
+
+def _divided(attempt: Attempt, patients: list[str], told: Any, share: float = SHARE) -> dict[str, bool]:
+    """Return the side of each patient, and refuse an answer that is not one side for each."""
+    shown_as = f"{told if isinstance(told, str) else 'three images of each of 40 patients'}, {share}"
+    got = attempt(patients, share, _shown=shown_as)
+    of_bool = isinstance(got, list) and all(type(each) is bool for each in got)
+    attempt.require(of_bool, got, "a list of bool", "return a list with True or False for each image")
+    because = "return one bool per image, in the order of the images, and not one per patient"
+    attempt.require(len(got) == len(patients), f"{len(got)} bools", f"{len(patients)} bools", because)
+    sides: dict[str, set[bool]] = {}
+    for name, side in zip(patients, got, strict=True):
+        sides.setdefault(name, set()).add(side)
+    both = [name for name, found in sides.items() if len(found) > 1]
+    because = "images of one patient are on both sides, so the classifier can recognise the patient"
+    attempt.require(not both, f"{_some(both)} on both sides", "one side for each patient", because)
+    return {name: found.pop() for name, found in sides.items()}
+
+
+def _some(names: list[str]) -> str:
+    return f"{len(names)} patients, such as {', '.join(names[:3])},"

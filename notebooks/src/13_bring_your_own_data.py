@@ -1,8 +1,8 @@
 # %% [markdown] id="top"
 # # 13 · Bring your own data
 #
-# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 200
-# synthetic images with masks, and the same images with a table
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 200
+# synthetic images with masks, the same images with a table, and 600 synthetic images of 60 patients
 #
 # So far, a sample was an image and a label. Your samples may also have a mask, a number or a text. Each of these is a *field* of
 # the sample. There are two kinds of fields. A *blob* contains the bytes of a file, for example of an image or of a mask. A
@@ -17,6 +17,7 @@
 # - How do the files of a sample get into one packed file?
 # - How do an image and its mask stay together through random crops?
 # - Which columns of a table are labels, and which are numbers?
+# - Why is a random validation set too easy?
 # - What does a mask cost (optional)?
 # - What does the toolbox find in my folder?
 
@@ -27,12 +28,14 @@
 # - give an image and its mask the same random view,
 # - join a table by name, even if it arrives later,
 # - prevent measurements from becoming classes,
+# - split a data set so that images of one patient stay together,
 # - see what the toolbox would do with your own data before it writes anything.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts and shares, so they do not change on a busy machine. Section 4 adds two timings.
+# The findings of this notebook are counts and shares, so they do not change on a busy machine. Only section 5 measures
+# processor time.
 
 # %% id="start"
 import sys
@@ -87,9 +90,7 @@ print(f"{len(wrong)} samples of the classes {wrong.classes}; the first image has
 masks_by_name = {path.stem: path for path in (folder / "masks").iterdir()}
 images = sorted((folder / "images").iterdir())
 pairs = [(path, masks_by_name[path.stem]) for path in images if path.stem in masks_by_name]
-print(
-    len(images), "images,", len(pairs), "of them with a mask; for example", *(path.name for path in pairs[0])
-)
+print(f"{len(images)} images, {len(pairs)} of them with a mask; one is {pairs[0][0].name} and {pairs[0][1].name}")
 
 # %% [markdown]
 # `sources.load` pairs files in this way. It also finds the folders and suffixes, and its notes say how it understood your data.
@@ -97,7 +98,7 @@ print(
 
 # %%
 from smallfiles import formats, sources
-from smallfiles.pack import PackConfig, pack
+from smallfiles.pack import PackConfig, annotate, pack, plan
 
 source = sources.load(folder)
 packed = setup.scratch / "shapes.arrow"
@@ -139,6 +140,7 @@ index = 4  # change me: another sample, 0 to 199
 image, mask = pair(index)
 print(f"fields: {list(reader.fields)}")
 print(f"{reader.key(index)} has {image.size} pixels; the numbers in its mask: {np.unique(mask).tolist()}")
+print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size(index):,}")
 
 # %% [markdown]
 # The numbers in a mask are classes and not shades of grey. Here, 0 is the background. A mask may contain several objects.
@@ -217,10 +219,11 @@ show.figure(
 # %% [markdown]
 # With a shifted mask, a correct prediction of the network is scored as wrong, and no error is raised.
 #
-# How can you measure the mistake? Pass the mask twice, once in the place of the image. Then both crops should be equal.
+# How can you measure the mistake? Pass the mask twice, once in the place of the image. Then both crops should be equal. The
+# *folded* cell computes the IoU of both crops for 100 masks.
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def overlap(crops, index):
     """Return the IoU of the object in both crops, in percent, or NaN if neither crop shows it."""
     mask = as_mask([*pair(index)][1])
@@ -403,8 +406,6 @@ show.figure(figure, alt=f"Two scatter plots of {len(size)} images, weight by pix
 # writes it to a small file beside the packed one:
 
 # %%
-from smallfiles.pack import annotate
-
 scores, added = setup.scratch / "scores.csv", setup.scratch / "weighed.arrow.scores.fields.arrow"
 lines = [f"{row['filename']},{len(row['species'])}" for row in rows]  # in place of real scores
 scores.write_text("\n".join(["filename,score", *lines]))
@@ -416,17 +417,110 @@ print(f"{before:,} and {after:,} bytes; fields: {list(formats.open(weighed).fiel
 # %% [markdown]
 # You can now solve tasks 2 and 3 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
-# %% [markdown] id="price" tags=["optional"]
-# ## 4 · Pay for the mask
+# %% [markdown] id="patients" tags=["core"]
+# ## 4 · Split by patient
 #
-# *Optional, 8 minutes.* A mask costs work twice: it must be decoded, and it must be read. First, the decoding:
+# A validation set tells you how well a network will do on new data. For a doctor, new data means a new patient. But many sets
+# contain several images of each patient, and these look much alike.
+#
+# The *folded* cell makes and packs such a set: 10 images of each of 60 patients. Each patient has a background of their own. Half
+# of the patients are ill, which adds a bright spot in the middle.
 
-# %%
-for name, data in {"image": reader.read(index), "mask": masks.read(index)}.items():
-    print(f"{name:5} {len(data):7,} bytes, {np.prod(Picture.open(io.BytesIO(data)).size):,} pixels")
+# %% jupyter={"source_hidden": true}
+rng = np.random.default_rng(1)
+y, x = np.mgrid[-1:1:16j, -1:1:16j]
+spot = 2.5 * np.exp(-8 * (x**2 + y**2))
+background = np.kron(rng.normal(size=(60, 4, 4)), np.ones((4, 4)))  # of each patient
+is_ill = rng.permutation(60) % 2 == 0
+patient = np.repeat(np.arange(60), 10)  # of each image
+ill = is_ill[patient]
+noise = 0.4 * rng.normal(size=(600, 16, 16))
+scans = background[patient] + ill[:, None, None] * spot + noise
+
+clinic, scanned = setup.scratch / "clinic", setup.scratch / "scans.arrow"
+if not scanned.exists():
+    (clinic / "images").mkdir(parents=True, exist_ok=True)
+    for number, image in enumerate(np.clip(40 * scans + 90, 0, 255).astype(np.uint8)):
+        Picture.fromarray(image).save(clinic / "images" / f"{number:03}.png")
+    lines = [f"images/{n:03}.png,{int(ill[n])},p{patient[n]:02}" for n in range(600)]
+    (clinic / "labels.csv").write_text("\n".join(["filename,label,patient", *lines]))
+    pack(sources.load(clinic / "labels.csv"), scanned, PackConfig())
+for written in setup.scratch.glob("scans.arrow.split.*"):  # of an earlier run of the next cell
+    written.unlink()
+
+figure = Figure(figsize=(7.2, 3), layout="constrained")
+for row, part in enumerate(figure.subfigures(2, 1)):
+    person = np.flatnonzero(is_ill == bool(row))[1]
+    for axes, image in zip(part.subplots(1, 6), scans[patient == person]):
+        axes.imshow(image, cmap="gray", vmin=-3, vmax=4)
+        axes.axis("off")
+    part.suptitle(f"patient {person}, {'ill' if row else 'healthy'}", x=0.01, ha="left", fontsize=10)
+title = "Images of one patient look alike, whether the patient is ill or not"
+figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+show.figure(figure, alt=f"Six images of each of two patients. {title}.")
 
 # %% [markdown]
-# The mask has hardly any bytes, because PNG stores large areas of one class in a few bytes. But it has as many pixels as the image.
+# Our classifier is as simple as possible: an image gets the label of the most similar training image. We choose a fifth of the
+# *images* at random for validation. Then we choose a fifth of the *patients*, with all of their images.
+#
+# > **Predict.** How many of the validation images get the right label if the images are chosen at random? By guessing, it would
+# > be 50 %.
+
+# %%
+guess = None  # your guess, percent: for example 70
+
+
+# %%
+def accuracy(val):
+    """Return how many validation images get the right label, in percent."""
+    train, new = scans[~val].reshape(-1, 256), scans[val].reshape(-1, 256)
+    nearest = [((train - image) ** 2).sum(1).argmin() for image in new]
+    return 100 * np.mean(ill[~val][nearest] == ill[val])
+
+
+def by_image(rng):
+    return rng.random(600) < 0.2
+
+
+def by_patient(rng):
+    return (rng.random(60) < 0.2)[patient]
+
+
+rngs = [np.random.default_rng(seed) for seed in range(9)]
+found = {split.__name__: [accuracy(split(rng)) for rng in rngs] for split in (by_image, by_patient)}
+seems, new = (np.median(runs) for runs in found.values())
+title = f"Split by image, the accuracy seems to be {seems:.0f}%; on new patients it is {new:.0f}%"
+figures.bars(found, title, x="accuracy (%)", dots="splits", guess=guess, guess_of="by_image", counted=True)
+
+# %% [markdown]
+# The classifier, the images and the share are the same. But in a split by image, each patient has images on both sides. The most
+# similar training image then shows the same patient, so the classifier recognises the patient and not the illness. We say that
+# information *leaks* from the training set into the validation set. A network can do the same, and no error is raised.
+#
+# In your data, the patient may be a person, a place, a day, a machine, or a video. Ask what is new when the network is used, and
+# keep all samples together that share it.
+#
+# `split` does this for a packed set. A hash of the patient's name decides, so a patient stays in the same split when others are
+# added. It writes a column `split` beside the set, and it counts the patients that lie in both. As a command, it is
+# `smallfiles split scans.arrow --rule train=0.8,val=0.2 --split-by patient`. `LoaderConfig(split="val")` then loads the validation
+# images.
+
+# %%
+from smallfiles.pack import split
+
+_, report = split(scanned, {"train": 0.8, "val": 0.2}, split_by="patient")
+print("images:", report.samples, "patients:", report.groups, "patients in both:", report.in_several)
+
+# %% [markdown]
+# You can now solve task 4 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
+
+# %% [markdown] id="price" tags=["optional"]
+# ## 5 · Pay for the mask
+#
+# *Optional, 8 minutes.* A mask costs work twice: it must be decoded, and it must be read. First, the decoding.
+#
+# The mask has hardly any bytes, as you saw in section 1, because PNG stores large areas of one class in a few bytes. But it has as
+# many pixels as the image.
 #
 # > **Predict.** How much more processor time does a sample need with its mask?
 
@@ -470,7 +564,8 @@ show.say(
 #
 # > **Predict.** How many files does each of the four ways open for one sample?
 #
-# The *folded* cell writes image and mask also into one file, and packs these files.
+# The *folded* cell writes image and mask also into one file, and packs these files. Then it reads a sample in each way, and
+# counts the opened files with an audit hook, as in notebook 05.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -496,10 +591,6 @@ def whole(path):
     return data
 
 
-# %% [markdown]
-# The next *folded* cell reads a sample in each way, and counts the opened files with an audit hook, as in notebook 05.
-
-# %% jupyter={"source_hidden": true}
 tasks = {
     "2 files": lambda i: b"".join(map(whole, two_paths[i])),
     "1 file": lambda i: b"".join((whole(one_path[i]), b"")),  # copied as above
@@ -519,32 +610,9 @@ for name, read in tasks.items():
 # Each file of a sample is one open, and on a parallel file system each open is a request to a server
 # ([01](01_count_the_cost_of_small_files.ipynb)). A packed file is opened once per worker, whatever a sample contains. A second blob
 # is a second read, unless it is stored beside the first one, as in shards.
-#
-# The *folded* cell measures what a second file and a second blob add if everything is already in memory.
-
-# %% jupyter={"source_hidden": true}
-from functools import partial
-
-from smallfiles import measure
-
-order = (np.random.default_rng(0).permutation(10 * len(reader)) % len(reader)).tolist()
-
-
-def read_all(read):
-    """Samples in ten epochs of reading in random order."""
-    return len([len(read(i)) for i in order])
-
-
-result = measure.compare(
-    {name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples"
-)
-spent = {name: 1e6 / np.array(result.rates_per_s(name)) for name in tasks}
-adds = {f"a second {one}": (spent[f"2 {one}s"] - spent[f"1 {one}"]).tolist() for one in ("file", "blob")}
-title = f"Even in memory, a second file adds about {np.median(adds['a second file']):.0f} µs to a sample"
-figures.bars(adds, title, x="microseconds that it adds to a sample", dots="rounds", note="page cache")
 
 # %% [markdown] id="own" tags=["core"]
-# ## 5 · Try your own folder
+# ## 6 · Try your own folder
 #
 # **Your turn.** Write the path of your folder, table or archive into this cell. It is only read. If you have none, the cell uses
 # a small delivery of images of trees, in truth our shapes:
@@ -567,16 +635,10 @@ for _, (at, _, names) in zip(range(8), os.walk(own)):  # show at most eight fold
 guess = None  # your guess, samples: for example 60
 
 # %%
-from smallfiles.pack import plan
-from smallfiles.progress import bytes_text
-
 try:
     mine = sources.load(own, columns=columns, ignore=ignore)
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(
-        f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}",
-        "" if guess is None else f"(your guess: {guess})",
-    )
+    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e6:.1f} MB (your guess: {guess})")
     print(*mine.notes, sep="\n")
     print(f"these samples need {planned.inodes_now} files and folders now, and {planned.inodes_then} packed")
 except SmallfilesError as error:
@@ -604,8 +666,8 @@ except SmallfilesError as error:
 from smallfiles.training import TrainConfig
 
 commands = ["smallfiles pack data shapes.arrow --dry-run", PackConfig().to_cli("data", "shapes.arrow")]
-commands += ["smallfiles inspect shapes.arrow --picture sheet.html"]
-commands += [TrainConfig(target="mask", epochs=20).to_cli("shapes.arrow")]
+look = "smallfiles inspect shapes.arrow --picture sheet.html"
+commands += [look, TrainConfig(target="mask", epochs=20).to_cli("shapes.arrow")]
 show.say("\n".join(["```bash", *commands, "```"]))
 
 # %% [markdown] id="key-points"
@@ -616,6 +678,7 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # - Choose a random view once, and apply it to image and mask. Resize masks with the nearest pixel.
 # - Join tables by name and never by position. A column that arrives later does not need a second packing.
 # - A column of measurements is a value and not a class, even if it contains whole numbers.
+# - Split by patient, or by whatever is new in use. A random split measures how well the network recognises what it has seen.
 # - A mask has few bytes, but it must be decoded as a whole. As a file it costs an open; as a packed blob it does not.
 
 # %% [markdown] id="quiz"

@@ -172,6 +172,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     """
     from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
+    from smallfiles.formats import added
     from smallfiles.selection import duplicates
     from smallfiles.selection.reader import select
 
@@ -201,6 +202,8 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         facts["fields"] = dict(reader.fields)
         facts["added_fields"] = [*reader.added()]
         facts["added_by"] = [file.name for file in added_fields(arguments.out)]
+        for file in added_fields(arguments.out):
+            facts |= added.rule_of(file)
         if arguments.duplicates:
             found = duplicates.find(reader, *others)
             lines = ["", *found.lines()]

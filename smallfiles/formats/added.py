@@ -29,22 +29,24 @@ from smallfiles.samples import Reader
 
 _METADATA = b"smallfiles.annotates"
 _COMPARED = 64
+_RULE = "rule"
 _NAMES = {"rows": "number of samples", "set": "set digest", "some_keys": "digest of 64 keys"}
 _NAMES |= {"keys": "digest of all keys in their order"}
 
 
-def write(reader: Reader, values: pa.Table, path: Path) -> ContentDigest:
+def write(reader: Reader, values: pa.Table, path: Path, rule: Mapping[str, Any]) -> ContentDigest:
     """Write columns in the order of a reader's samples, bound to these; beside it, the digest of the file.
 
     Args:
         reader: Of the packed set.
         values: A row for each sample.
         path: The file to write.
+        rule: By which the values were made, for the record; empty if they came from a table.
 
     Returns:
         The content digest of the file.
     """
-    binding = _binding(reader) | {"keys": key_digest(reader.keys())}
+    binding = _binding(reader) | {"keys": key_digest(reader.keys()), _RULE: rule}
     schema = values.schema.with_metadata({_METADATA: provenance.dumps(binding)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         columns = [one_chunk(each) for each in values.columns]
@@ -104,6 +106,13 @@ def read(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
     keys = {"keys": key_digest(reader.keys())} if full else {}
     _refuse_others(file, reader, recorded, _binding(reader) | keys)
     return values
+
+
+def rule_of(file: Path) -> dict[str, Any]:
+    """Return the rule by which the values of a file were made; empty if they came from a table."""
+    with damage_reported(file), pa.OSFile(str(file)) as opened:
+        metadata = pa.ipc.open_file(opened).schema.metadata or {}
+        return dict(provenance.loads(metadata.get(_METADATA)).get(_RULE) or {})
 
 
 def _binding(reader: Reader) -> dict[str, Any]:

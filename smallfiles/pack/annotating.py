@@ -132,7 +132,8 @@ def split(out: Path, rule: Mapping[str, float], **more: Any) -> tuple[Path, Spli
         refuse_existing(path)
         names = column([*rule], pa.string()).take(from_numpy(assigned(reader, choice)))
         _refuse_taken(reader, values := pa.table({"split": names}))
-        _write(reader, values, path, lease)
+        how = {"split_rule": dict(rule), "split_seed": choice.split_seed, **choice.chosen}
+        _write(reader, values, path, lease, how)
         return path, reported(reader, choice, one_chunk(added.read(path, reader).column("split")))
 
 
@@ -203,13 +204,15 @@ def _refuse_taken(reader: Reader, values: pa.Table) -> None:
         )
 
 
-def _write(reader: Reader, values: pa.Table, path: Path, lease: Lease) -> None:
+def _write(
+    reader: Reader, values: pa.Table, path: Path, lease: Lease, rule: Mapping[str, Any] | None = None
+) -> None:
     """Write aside, read back, compare and publish."""
     check_room(path, values.nbytes + _OVERHEAD_BYTES, 4)
     with drafted(path, "annotating") as draft, writing(path):
         draft.clear()
         aside = draft.partial / path.name
-        added.write(reader, values, aside)
+        added.write(reader, values, aside, rule or {})
         stored = added.read(aside, reader, full=True)
         pairs = zip(stored.columns, values.columns, strict=True)
         if stored.schema != values.schema or any(not a.equals(b) and differing(a, b) for a, b in pairs):

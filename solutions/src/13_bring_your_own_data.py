@@ -1,10 +1,11 @@
 # %% [markdown] id="top"
 # # Exercise 13 · Keep the fields of a sample together
 #
-# ★★☆ · 30 minutes · after [notebook 13](../notebooks/13_bring_your_own_data.ipynb)
+# ★★☆ · 35 minutes · after [notebook 13](../notebooks/13_bring_your_own_data.ipynb)
 #
-# Most scripts for your own data need these three small functions, and all three are easy to get wrong. The first one finds the
+# Most scripts for your own data need these four small functions, and all four are easy to get wrong. The first one finds the
 # mask of each image, the second one finds the row of each file, and the third one decides whether a column is a class or a number.
+# The fourth one chooses the validation set.
 
 # %% id="start"
 import sys
@@ -153,10 +154,52 @@ typed
 #
 # </details>
 
+# %% [markdown] id="split"
+# ## Task 4: a validation set
+#
+# `patients` contains the patient of each image. Return for each image whether it is in the validation set. All images of a patient
+# stay together, and about `share` of the patients are in the set. If others are added later, a patient stays where it was, in every
+# Python process:
+#
+# `in_validation(patients: list[str], share: float) -> list[bool]`
+
+# %% id="split-answer"
+import zlib
+
+
+def in_validation(patients: list[str], share: float) -> list[bool]:
+    """Return whether each image is in the validation set."""
+    # --8<-- solution
+    return [zlib.crc32(name.encode()) / 2**32 < share for name in patients]
+    # --8<-- stub
+    # raise NotImplementedError  # your code: one or two lines that return a list of bool
+    # --8<-- end
+
+
+# %% id="split-check"
+divided = check.in_validation(in_validation)
+divided
+
+# %% [markdown] id="split-hints"
+# <details>
+# <summary>Hint 1: what may decide</summary>
+#
+# Only the name of the patient may decide. Its position changes when others are added, and so does a list of drawn patients.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: from a name to a number</summary>
+#
+# `zlib.crc32(name.encode())` is a whole number from 0 to 2³² − 1. It looks random, but it is the same on every machine. Python's
+# own `hash` of a text changes from process to process.
+#
+# </details>
+
 # %% [markdown] id="use"
 # ## With the sets on this disk
 #
-# When all checks have passed, the next cell applies your functions to the two data sets of the notebook, and compares the results
+# When the checks of tasks 1 to 3 have passed, the next cell applies your functions to the two data sets of the notebook, and compares the results
 # with those of `smallfiles.sources`. Which type will the weights have?
 
 # %% id="compare"
@@ -170,7 +213,7 @@ def listed(folder, part):
 
 
 if not (paired and ordered and typed):
-    show.say("Solve all tasks first. Then this cell uses your functions.")
+    show.say("Solve tasks 1 to 3 first. Then this cell uses your functions.")
 else:
     folder, table = setup.path("segmentation"), setup.path("table") / "labels.csv"
     ours = sources.load(folder).manifest

@@ -1,5 +1,8 @@
 """Exercise 13: each known wrong answer gets its own diagnosis, and every right way passes."""
 
+import random
+import zlib
+from hashlib import md5
 from pathlib import PurePosixPath
 
 import torch
@@ -155,3 +158,53 @@ WRONG_TARGETS = [
     ),
 ]
 TestTarget = judged(ex13.target, WRONG_TARGETS, [right_target])
+
+
+# Task 4
+
+
+def by_name(number):
+    return lambda patients, share: [number(name) < share for name in patients]
+
+
+def crc(name):
+    return zlib.crc32(name.encode()) / 2**32
+
+
+def drawn(patients, share, names=sorted):
+    every = names(set(patients))
+    chosen = set(random.Random(0).sample(every, round(share * len(every))))
+    return [name in chosen for name in patients]
+
+
+def of_images(patients, share):
+    rng = random.Random(0)
+    return [rng.random() < share for _ in patients]
+
+
+def of_patients(patients, share):
+    return [crc(name) < share for name in dict.fromkeys(patients)]
+
+
+WRONG_SPLITS = [
+    (of_images, "images of one patient are on both sides"),
+    (lambda p, s: [n < s * len(p) for n in range(len(p))], "images of one patient are on both sides"),
+    (lambda p, s: [crc(f"{n}{x}") < s for n, x in enumerate(p)], "on both sides"),
+    (drawn, "because others were added"),
+    (lambda p, s: [sorted(set(p)).index(x) < s * len(set(p)) for x in p], "because others were added"),
+    (lambda p, s: [x in sorted(set(p))[: int(s * len(set(p)))] for x in p], "because others were added"),
+    (lambda p, s: by_name({x: random.random() for x in p}.get)(p, s), "something random decides"),
+    (by_name(lambda name: hash(name) % 1000 / 1000), "differs from process to process"),
+    (lambda p, s: [not side for side in by_name(crc)(p, s)], "this is the share of the training set"),
+    (lambda p, s: by_name(crc)(p, 0.2), "differs from `share`"),
+    (lambda p, s: by_name(crc)(p, 0.1), "differs from `share`"),
+    (of_patients, "not one per patient"),
+    (lambda p, s: ["val" if side else "train" for side in by_name(crc)(p, s)], "True or False"),
+    (lambda p, s: {name for name in p if crc(name) < s}, "True or False"),
+]
+RIGHT_SPLITS = [
+    by_name(crc),
+    by_name(lambda name: int(md5(name.encode()).hexdigest(), 16) / 2**128),
+    by_name(lambda name: random.Random(name).random()),
+]
+TestSplit = judged(ex13.in_validation, WRONG_SPLITS, RIGHT_SPLITS)

@@ -349,6 +349,9 @@ def test_a_written_split_serves_all_programs(tmp_path, capsys):
         choose(formats.open(out), split="val", split_rule=RULE, split_by="who").keys().to_pylist()
     )
     assert Counter(epoch(out, {"mode": "main", "split": "val"}, 2)[0]) == Counter(numbers_of(val))
+    assert main(["inspect", str(out), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["split_rule"], facts["split_by"], facts["split_seed"]) == (RULE, "who", 0)
     with pytest.raises(UsageError, match="no sample of the split 'test'; expected one of"):
         choose(formats.open(out), split="test")
     assert main(["split", str(out), "--rule", "train=0.5,val=0.5"]) == 1
