@@ -46,7 +46,7 @@ PLANS: dict[str, Plan] = {
     "01": Plan("Count the cost of small files", minutes=30, seconds=40, wants=("folder",)),
     "ex01": Plan("Exercise 01", minutes=20, seconds=10, wants=("folder",)),
     "02": Plan(
-        "Describe a data set with a JSON manifest", 30, 25, ("prepared", "kaggle", "official", "flickr30k")
+        "Describe a data set with a JSON manifest", 45, 25, ("prepared", "kaggle", "official", "flickr30k")
     ),
     "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("prepared", "official")),
     "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k"), least=400),

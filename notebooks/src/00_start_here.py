@@ -16,7 +16,7 @@
 #
 # ![A job's first epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
-# *The map of the course. Notebooks 09 and 10 keep the wait short on distant storage and on many nodes.*
+# *The course in one picture. Notebooks 09 and 10 keep the wait short on distant storage and on many nodes.*
 #
 # The whole course takes two days. You can always skip *optional* sections. If something breaks, look it up in
 # [12 · When it breaks](12_when_it_breaks.ipynb). The [glossary](../docs/glossary.md) explains the terms.
@@ -25,8 +25,9 @@
 # <summary>You have only three hours?</summary>
 #
 # Do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05 (sections 1, 2, 4, 5), 08 (sections
-# 1, 3), 07 (sections 3, 4), and section 5 of 11 with your own data. If you skip a notebook, also skip the *Recall*
-# questions about it. If you have masks, numbers, or tables of your own, see [13](13_bring_your_own_data.ipynb).
+# 1, 3), 07 (sections 3, 4), and section 5 of 11 with your own data. Later notebooks begin with a *Recall* question about
+# an earlier notebook. Skip the question if you have skipped that notebook. If you have masks, numbers, or tables of your
+# own, see [13](13_bring_your_own_data.ipynb).
 #
 # </details>
 
@@ -73,6 +74,13 @@ setup = start("00")
 #
 # Besides, your **quota** limits how many bytes and how many files you may store at all.
 #
+# A *request* is one message from a node to a server. How many requests an image needs depends on how it is stored:
+#
+# - A **plain file** needs two requests to the metadata server, one to find it and one to open it. A third request, to a
+#   data server, reads its bytes.
+# - **One packed file** is opened only once, so an image needs only the request that reads its bytes.
+# - **Tar shards** are several large files. They are read from front to back, so one request reads about ten images.
+#
 # Each speed is a division: what a part can do per second, divided by what one image costs. We use the numbers of a
 # medium-sized cluster. They are orders of magnitude, and [notebook 11](11_choose_a_format.ipynb) says where they come
 # from.
@@ -81,18 +89,19 @@ setup = start("00")
 gpus_need = 4 * 64 / 0.05  # a node has 4 GPUs, and each needs 64 images for a step of 0.05 s
 cpus_decode = 32 / 0.003  # a node has 32 workers, and each needs 0.003 s to decode an image
 
-image_s = 110_000 / 0.7e9  # a target reads an image of 110 kB with 0.7 GB per second,
-request_s = 0.0005  # and needs this much longer for each request
+image_s = 110_000 / 0.7e9  # seconds in which a target reads an image of 110 kB, at 0.7 GB/s
+request_s = 0.0005  # seconds that a target needs in addition for each request
 storage = {  # images per second that the storage can deliver to all nodes together
-    "files, busy metadata server": 5_000 / 2,  # 5,000 operations are left for you, and an image costs two
-    "files or one packed file": 24 / (image_s + request_s),  # 24 targets, one request per image
+    "files, busy metadata server": 5_000 / 2,  # other users leave you 5,000 requests per second
+    "files (idle server) or packed file": 24 / (image_s + request_s),  # 24 targets, one request per image
     "tar shards": 24 / (image_s + request_s / 10),  # one request for ten images
 }
 print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode:,.0f}.")
 
 # %% [markdown]
-# > **Predict.** How many nodes can this storage feed with plain files while the metadata server is busy? How many with
-# > tar shards?
+# A node needs 5,120 images per second. So storage that delivers 51,200 images per second feeds ten nodes.
+#
+# > **Predict.** How many nodes does this storage feed with tar shards?
 
 # %%
 guess = None  # your guess, nodes that tar shards feed: for example 100
@@ -138,20 +147,23 @@ show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:
 
 # %%
 storage["a copy on each node"] = float("inf")  # nothing is shared
-print(f"{'GPUs are busy at most':28}", *(f"{n:>4} node{'s' * (n > 1)}" for n in (1, 10, 100)))
+print(f"{'GPUs are busy at most':34}", *(f"{n:>4} node{'s' * (n > 1)}" for n in (1, 10, 100)))
 for name, rate in storage.items():
-    print(f"{name:28}", *(f"{min(100, 100 * rate / (n * gpus_need)):8.3g}%" for n in (1, 10, 100)))
+    print(f"{name:34}", *(f"{min(100, 100 * rate / (n * gpus_need)):8.3g}%" for n in (1, 10, 100)))
 
 # %% [markdown]
-# With a busy metadata server, files cannot even feed one node. With an idle one, files are as good as one packed file that
-# is spread over all targets, because both feed 7 nodes. At 100 nodes, tar shards are more than 40 times as fast as files
-# with a busy metadata server, and a copy on each node never lets the GPUs wait.
+# While the metadata server is busy, plain files cannot feed even one node. If it is idle, it answers about 100,000 requests
+# per second, which is enough for 50,000 images. Then the targets are the limit. For them it makes no difference whether
+# they read a plain file or a piece of a packed file, so both feed 7 nodes.
 #
-# **Files are fine** if they lie on a disk inside the node, or if you train on a few nodes and the metadata server has time
-# for you, and if your quota of files is large enough.
+# At 100 nodes, tar shards are more than 40 times as fast as files with a busy metadata server. If each node has its own
+# copy, the shared storage no longer limits the training.
 #
-# **Packing pays** if many nodes read the data, if the metadata server is shared with busy neighbours, or if your quota
-# allows fewer files than you have.
+# **Files are fine** if your quota of files is large enough, and if one of two things is true: they lie on a disk inside the
+# node, or you train on a few nodes and the metadata server has time for you.
+#
+# **Packing pays** if many nodes read the data, if busy neighbours use the same metadata server, or if your quota allows
+# fewer files than you have.
 #
 # | What limits you | How you notice it | What helps | Notebook |
 # |---|---|---|---|
@@ -227,7 +239,8 @@ machine_report.draw(picture)
 # bytes are free.
 #
 # On a cluster, you may use only a part of the file system, which is your *quota*. It also limits both bytes and inodes. If
-# a tool reports your quota, the figure has bars for it. If not, ask your site.
+# the course can read your quota (for example with `quota` or `lfs quota`), the figure has bars for it. If it has none, ask
+# your site.
 #
 # > **Predict.** A quota is 2 TB and 3 million inodes. About how many photos of 100 kB fit: 3, 20, or 23 million?
 
@@ -245,7 +258,8 @@ x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# Nearly three million photos fit, because the folders need some inodes, too. The photos fill only 0.3 TB of the 2 TB.
+# The inodes run out first: at three million files, or a few fewer, because folders need inodes, too. Three million photos
+# fill only 0.3 TB of the 2 TB.
 #
 # **Your turn.** Find the `file_bytes` at which both limits are reached together.
 #
@@ -273,8 +287,9 @@ show.say(f"Lines that need attention: {len(odd)} of {len(findings)}.")
 #
 # A Python package is a tree of small files, too, and an `import` opens many of them.
 #
-# We start a fresh Python with an *audit hook*, which is a function that Python calls at each open. Python does not open
-# shared libraries itself. The linker does. So we add the files that the process has mapped into its memory.
+# We start a fresh Python with an *audit hook*, which is a function that Python calls whenever it opens a file. The hook does
+# not see shared libraries (`.so`), because the dynamic loader of Linux opens them. So we add the files in
+# `/proc/self/maps`, which a process has mapped into its memory.
 
 # %%
 import subprocess
@@ -312,22 +327,22 @@ x = "files opened, and libraries mapped"
 figures.bars(counts, title, x=x, guess=guess, guess_of="import torch", counted=True)
 
 # %% [markdown]
-# Most of these files are Python modules. On your own disk, an open needs microseconds. Many clusters have a *parallel file
-# system* such as *Lustre*, which is a group of servers that look like one folder. There, an open is a request to the
-# metadata server that all users share.
+# Most of these files are Python modules. On a disk of your own, it takes microseconds to open one. Many clusters have a
+# *parallel file system* such as *Lustre*, which is a group of servers that look like one folder. There, the node must ask
+# the metadata server, which all users share.
 #
-# Suppose that your environment lies on such a file system, and its server answers 20,000 opens per second. On 64 nodes,
-# four processes each import PyTorch:
+# Suppose that your environment lies on such a file system. As in section 1, the metadata server is busy and has 5,000
+# requests per second left for you, and each file needs two of them. On each of 64 nodes, four processes import PyTorch:
 
 # %%
-server = 20_000  # change me: opens per second that your file system's server answers
-requests = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
-for name, number in requests.items():
-    print(f"{name}: {number:,} opens, {float(f'{number / server:.2g}'):,g} s")
+server = 5_000  # change me: requests per second that your metadata server has left for you
+files = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
+for name, number in files.items():
+    print(f"{name}: {number:,} opens, {float(f'{2 * number / server:.2g}'):,g} s")
 
 # %% [markdown]
-# The job waits for the time in the first line before it reads its first image. If each open reaches the server, the real
-# time is even longer, because the import also asks for the attributes of thousands of files.
+# Before it reads its first image, the job waits for the time in the first line. If the node remembers names, it sends fewer
+# requests. But an import also asks for the attributes of thousands of files, which we have not counted.
 #
 # The second line is the remedy: put the whole environment into one file, which each node opens once
 # ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). The data servers deliver its bytes, and
@@ -350,8 +365,8 @@ counter += 1
 counter
 
 # %% [markdown]
-# After three runs, it shows 3. If you then run the first cell again, the next run shows 1. The number in brackets to the
-# left of a cell shows the order in which the cells ran.
+# After three runs, the second cell shows 3. If you then run the first cell again, the second cell shows 1 at its next run.
+# The number in brackets to the left of a cell shows the order in which the cells ran.
 #
 # When in doubt, choose **Kernel > Restart Kernel and Run All Cells**. It starts a fresh process and runs the page from top
 # to bottom.
@@ -376,6 +391,9 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # The circle means that you have not tried anything yet. Now we fill the gap.
 #
 # > **Predict.** What does the next function return for 96 files in 4 folders, and what should it return?
+
+# %%
+guess = None, None  # your guesses: what it returns, what it should return
 
 
 # %% tags=["raises-exception"]

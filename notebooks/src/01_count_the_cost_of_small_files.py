@@ -18,17 +18,17 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - count the inodes and blocks of a folder,
+# - count inodes and blocks,
 # - count the requests of a program, and time single system calls,
 # - compute whether a file is small for your storage,
-# - say whether latency or the server's rate limits you.
+# - tell whether latency or the server limits you.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts and small simulations, so they are the same on a busy machine. The
-# timings beside them are not: if other programs use your CPUs, the measured curves of sections 3 and 4 lie lower than
-# the text says.
+# The main findings of this notebook are counts and small simulations, which give the same result on every machine.
+# Measured times do not. If other programs use your CPUs, calls take longer, and the measured curves in sections 3 and 4
+# lie lower than on an idle machine.
 
 # %% id="start"
 import sys
@@ -57,8 +57,9 @@ from smallfiles.progress import bytes_text
 # bytes on the disk. Every folder needs one, too. The bytes are stored in *allocation units* of a fixed size. If a file
 # does not fill its last unit, the rest of this unit is wasted.
 #
-# > **Predict.** The demo set has 400 images in ten folders. How many inodes does it need? And how many does the Python
-# > environment of this course need: about 500, 5,000 or 50,000?
+# The demo set has 400 images in ten folders. With the folder that contains the ten, it needs 411 inodes.
+#
+# > **Predict.** How many inodes does the Python environment of this course need: about 500, 5,000, or 50,000?
 
 # %%
 guess = None  # your guess: inodes of the environment
@@ -68,16 +69,16 @@ most = 5_000 if setup.shared else 1_000_000  # stop early on a file system that 
 
 
 def walk(root):
-    """Size and allocated bytes of each inode below a folder, and the number of folders."""
-    files, folders = {}, 0
+    """Return the size and the disk space of each file below a folder, and the number of folders."""
+    found, folders = {}, 0
     for folder, _, names in os.walk(root):
         folders += 1
         for name in names:
             about = os.lstat(os.path.join(folder, name))
-            files[about.st_ino] = about.st_size, 512 * about.st_blocks  # hard links share one inode
-        if len(files) > most:
+            found[about.st_ino] = about.st_size, 512 * about.st_blocks  # hard links share one inode
+        if len(found) > most:
             break
-    return np.array(list(files.values())), folders
+    return np.array(list(found.values())), folders
 
 
 # %%
@@ -110,19 +111,19 @@ def occupied(file_bytes, unit):
 
 # %% jupyter={"source_hidden": true}
 units = [512 << shift for shift in range(14)]
-real = {"ext4, Lustre (ldiskfs)": 4 << 10, "Storage Scale 5": 8 << 10, "Storage Scale 4": 128 << 10}  # with blocks of 4 MiB
+real = {"ext4, Lustre (ldiskfs)": 4 << 10, "GPFS 5": 8 << 10, "GPFS 4": 128 << 10}  # GPFS with blocks of 4 MiB
 shown = {"environment": files[:, 0], f"a file of {mine:,} bytes": np.full(1, mine)}
 factors = {name: {unit: occupied(file_bytes, unit) for unit in units} for name, file_bytes in shown.items()}
-times_its_size = float(f"{occupied(np.full(1, mine), real['Storage Scale 4']):.2g}")
+times_its_size = float(f"{occupied(np.full(1, mine), real['GPFS 4']):.2g}")
 title = f"With 128 KiB units, a {mine:,}-byte file occupies {times_its_size:,g} times its size"
 axes = {"x": "allocation unit (B)", "y": "disk space, relative to size", "log": "xy"}
-figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Scale can store files below 3.5 kB in their inodes", counted=True)
+figures.lines(factors, title, **axes, marks=real, note="whole units; GPFS (Storage Scale) can store files below 3.5 kB in their inodes", counted=True)
 
 # %% [markdown]
 # A unit that is much smaller than the mean file wastes little space. Once the unit is larger than nearly all files, each
 # doubling of the unit doubles the space.
 #
-# You can now solve task 1 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb).
+# You can now solve task 1 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb), which is optional, too.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
@@ -133,14 +134,17 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Sca
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
-# *What a parallel file system does for `open` and `read`. For a new name, `open?` is often two requests: a look-up and
-# an open. Lustre and NFSv4 need only one, but two if the program also calls `stat`.*
+# *What a parallel file system does for `open` and `read`.*
 #
-# How many requests does a program send? We can count them. `slowfs`, which comes with the course, mounts a folder a
-# second time and counts every request of the kernel. Here it adds no delay. (Where mounting is forbidden, it counts
-# what our own reads would send.)
+# A *request* is one message from a node to a server. How many requests are behind one `open?` in the picture? In this
+# course, **a new file costs two requests**: a *look-up*, which finds the name, and an *open*. A file is *new* if the node
+# does not know its name yet. Real file systems send one to three. Lustre and NFSv4 can send both as one request, unless
+# the program first asks for the size. A client that does not remember names looks the name up again for each call.
 #
-# > **Predict.** The next cell reads 100 images of the demo set. How many look-ups and how many opens does `slowfs` count?
+# We can count requests. `slowfs`, which comes with the course, mounts a folder a second time and counts every request of
+# the kernel. Here it adds no delay. (Where mounting is not allowed, it computes the requests from our calls.)
+#
+# > **Predict.** The next cell reads 100 images of the demo set. How many look-ups and opens together does `slowfs` count?
 
 # %%
 guess = None  # your guess: look-ups and opens together
@@ -162,7 +166,7 @@ print(asked["lookups"], "look-ups,", asked["opens"], "opens; your guess:", guess
 # Each image needs a look-up and an open, so 100 images need 200 requests. The few other look-ups are for folders. Only
 # then can the program ask for bytes.
 #
-# A real file system counts in the same way. The folded cell shows what a client of MooseFS, which has a metadata server and
+# A real file system can be counted, too. The folded cell shows what a client of MooseFS, which has a metadata server and
 # two data servers, counted for 1,000 random images, from plain files and from one packed file.
 
 # %% jupyter={"source_hidden": true}
@@ -171,18 +175,23 @@ from helpers.kernel import CHECKOUT
 for record in measure.load(CHECKOUT / "results/requests.json"):
     if record.name in ("plain files", "arrow"):
         extra = record.extra
-        print(f"{record.name:11} {extra['lookups_per_1000']:5,.0f} look-ups, {extra['opens_per_1000']:5,.0f} opens")
+        counts = (f"{extra[f'{each}_per_1000']:5,.0f}" for each in ("lookups", "opens", "metadata"))
+        print(f"{record.name:11} {next(counts)} look-ups, {next(counts)} opens, {next(counts)} metadata requests in all")
 
 # %% [markdown]
+# For each plain file, this client sends a look-up, an open, and a third request of another kind. The packed file was opened
+# before the count began, so it costs almost none.
+#
 # `measure.requests(FOLDER)` counts on your storage, too, if its client keeps counters (MooseFS, NFS, Lustre). Elsewhere,
 # it counts the system calls of this process, and says so.
 #
-# What does a request cost? On this machine the kernel answers by itself. The next cell times four system calls. It asks
-# for all sizes first, so the kernel already knows every name.
+# What does a request cost? On this machine there is no server: the kernel answers by itself. We time four of its calls:
+# `stat`, `open`, `read`, and `close`. The next cell prepares the measurement. It asks for all sizes, so that the kernel
+# knows every name before we begin.
 
 # %%
 def timed(call, items):
-    """Seconds of each call, and what the calls returned."""
+    """Return the seconds of each call, and what the calls returned."""
     times, results = [], []
     for item in items:
         began = perf_counter_ns()
@@ -194,11 +203,12 @@ def timed(call, items):
 
 paths = [str(folder / path) for path in source.manifest.paths.to_pylist()[:200]]
 buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
-os.close(os.dup2(0, 1_000))  # Linux enlarges its table of open files now, not while we time
+os.close(os.dup2(0, 1_000))  # use descriptor 1,000 once, so that Linux makes room for so many before we time
 
 # %% [markdown]
 # A *warm* read finds the bytes in memory, in the kernel's *page cache*. For a *cold* read we first ask the kernel to
-# drop the bytes (`posix_fadvise`), so they come from the disk or the file server.
+# drop the bytes (`posix_fadvise`), so they come from the disk or the file server. The next cell times all calls, with one
+# cold read and five warm reads of each image.
 
 # %%
 from pathlib import Path
@@ -238,8 +248,7 @@ figures.histogram(times, title, x="time of one call (s)", log=True, note=note)
 # On a local disk, opening a file whose name the kernel knows takes a few microseconds. On a cluster, the open is usually
 # a request to a server and may take milliseconds.
 #
-# The slowest calls matter, too, because a batch is complete only when its slowest file has arrived. On this machine, a
-# slow call often means that another program was using the CPU.
+# The slowest calls matter, too, because a batch is complete only when its slowest file has arrived.
 #
 # Our "cold" read is only partly cold. The kernel still knows names and inodes, and a file server may still have
 # the bytes in its own memory.
@@ -256,7 +265,7 @@ show.say(f"Here, with known names: **{images * open_s:,.0f} s**; your guess: {gu
 show.say(f"There: **{images * 2 * request_s / 3600:.1f} hours**, without a single byte; your guess: {guess_hours}.")
 
 # %% [markdown]
-# The 2 ms are an assumption. The section *On the cluster* measures the value for your cluster.
+# The 2 ms are an assumption. *On the cluster*, below, measures your value.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -311,11 +320,11 @@ for way, files in {"many files": pieces, "one file": [large]}.items():
     print(f"{way}: {asked['lookups']} look-ups, {asked['opens']} opens, {asked['bytes']:,} bytes")
 
 # %% [markdown]
-# Both ways read the same number of bytes. But the many files need two requests each, while the large file needs a
+# Both ways read the same bytes. But the many files need two requests each, while the large file needs a
 # handful altogether.
 #
-# From the counts we can compute the time on any storage. Each file waits for its requests, and then its bytes arrive at
-# the storage's rate. The large file does not wait, so its pieces need only the time of their bytes.
+# So we can compute the time on any storage. Each file waits for its requests, and then its bytes arrive at the storage's
+# rate. The large file hardly waits, so its pieces need only the time of their bytes.
 #
 # > **Predict.** A file waits 4 ms for its two requests, and the storage delivers 1 GB/s. How large must the files be
 # > so that reading them is half as fast as reading one large file?
@@ -345,13 +354,13 @@ ax.set_title(title, loc="left", fontweight="bold", fontsize=11)
 show.figure(fig, alt=f"Line chart. {title}. Computed for {1e3 * wait_s:g} ms per file and {bytes_text(rate)}/s.")
 
 # %% [markdown]
-# This is the **rule**: a file is small if the storage could deliver more bytes in the time that it takes to open the
-# file. So the limit is the time of the open, multiplied by the rate. With 4 ms and 1 GB/s the limit is 4 MB, and
-# ImageNet's images of 110 kB are far below it.
+# This is the **rule**: a file is small if, in the time that it takes to open it, the storage could deliver more bytes than
+# the whole file has. So the limit is the time to open a file, multiplied by the rate. With 4 ms and 1 GB/s the limit is
+# 4 MB, and ImageNet's images of 110 kB are far below it.
 #
-# The rule also tells you when files are fine. On a flash disk inside the node an open may take 20 µs, and one program
-# may read 1 GB/s. Then the limit is 20 kB, and images of 110 kB are not small. Files are also fine if your jobs open
-# fewer files per second than the server can answer, and if training never waits for them.
+# The rule also tells you when files are fine. On a flash disk inside the node, it may take 20 µs to open a file, and one
+# program may read 1 GB/s. Then the limit is 20 kB, and images of 110 kB are not small. Smaller files are fine, too, if your
+# jobs open fewer files per second than the server can open, and if the training never waits for them.
 #
 # **Your turn.** Change `wait_s` and `rate` above to those of your storage.
 #
@@ -385,9 +394,9 @@ show.figure(figures.lines({"many files": ratios, "rule": rule}, title, **axes, n
 show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {text(here_rate)}/s, is **{text(here_s * here_rate)}**.")
 
 # %% [markdown]
-# The measured curve rises, too, but it does not follow the rule exactly. On the left it lies above the rule, because
-# the large file also needs a system call for each piece. On a busy machine it lies below the rule on the right, since
-# other programs then interrupt the many short calls again and again.
+# The measured curve rises, too, but it does not follow the rule exactly. For the smallest files it lies above the rule,
+# because the large file also needs a system call for each piece. On a busy machine, other programs interrupt the calls, and
+# points may lie far from the rule.
 #
 # The large file has a second advantage: read from front to back, it needs fewer requests for the bytes, too
 # ([05](05_shard_a_dataset.ipynb)).
@@ -395,40 +404,43 @@ show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program need not wait for each answer before it sends the next request. With several threads it has several requests
-# *in flight*. How much does that help? It depends on how many requests the server processes at the same time.
+# A program need not wait for each answer before it sends the next request. It can use several threads. Each thread opens
+# one file at a time, so it always waits for one request: first for the look-up, then for the open. We say that this open is
+# *in flight*: 16 threads keep 16 opens in flight. How much that helps depends on how many requests the storage processes
+# at the same time.
 #
-# We simulate a server that takes 2 ms for each request and processes 4 requests at once. All other requests queue. Each
-# file needs a look-up and an open. The simulation needs no clock: it only computes when each request is answered.
+# We simulate storage with 4 metadata servers. Each takes 2 ms for a request and processes one at a time. All other requests
+# queue. The simulation needs no clock: it only computes when each request is answered.
 
 # %%
 import heapq
 
 
 def opening_s(files, in_flight, servers, latency_s):
-    """Seconds until all files are open, computed one request at a time."""
-    threads, places = [0.0] * in_flight, [0.0] * servers  # when each is free again
-    for _ in range(2 * files):
-        thread = heapq.heappop(threads)  # the first free thread sends the next request
-        place = heapq.heappop(places)  # the server processes it as soon as a place is free
-        answered = max(thread, place) + latency_s
-        heapq.heappush(threads, answered)
-        heapq.heappush(places, answered)
-    return max(threads)
+    """Return the seconds until all files are open, computed one request at a time."""
+    thread_free, server_free = [0.0] * in_flight, [0.0] * servers  # the time at which each is free again
+    for _ in range(2 * files):  # a look-up and an open for each file
+        sent = heapq.heappop(thread_free)  # the first free thread sends the next request
+        begun = max(sent, heapq.heappop(server_free))  # it waits until a server is free
+        heapq.heappush(thread_free, begun + latency_s)
+        heapq.heappush(server_free, begun + latency_s)
+    return max(thread_free)
 
 
 # %% [markdown]
 # > **Predict.** With how many opens in flight does this storage reach its limit?
-#
-# **Your turn.** Write a formula for the files per second that you expect.
 
 # %%
 guess = None  # your guess: opens in flight
 storage = slowfs.SlowConfig(latency_s=0.002, servers=4)  # change me: your servers
 
+# %% [markdown]
+# **Your turn.** Write a formula for the files per second that you expect.
 
+
+# %%
 def your_rate(in_flight, storage):
-    return 1 / storage.latency_s  # change me: from in_flight, storage.servers, 2 requests a file
+    return 1 / storage.latency_s  # change me: use in_flight, storage.servers, and the 2 requests of a file
 
 
 # %%
@@ -440,8 +452,8 @@ for k, rate in simulated.items():
     print(f"{k:2} in flight: {rate:5,.0f} files/s; your formula: {your_rate(k, storage):5,.0f}")
 
 # %% [markdown]
-# Now we measure the same thing with real threads. We read the 100 files from this machine's disk, and then from a mount
-# that delays each request as in the simulation.
+# Now we measure with real threads. We read the 100 files from this disk, and then from a mount that delays each
+# request as in the simulation.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -491,9 +503,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # </details>
 #
 # **Slow storage** is limited by latency as long as few opens are in flight. Each additional open then makes the program
-# faster. Once all 4 servers are busy, additional opens only wait in the queue. The measured rates of the mount
-# stay below the simulation, because the threads and the mount need the CPU as well. On a busy machine they stay far
-# below it.
+# faster. Once all 4 servers are busy, additional opens only wait in the queue. The measured rates of the mount are below
+# the simulation, because the threads and the mount need the CPU as well. On a busy machine they are far below it.
 #
 # **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache
 # there is nothing to wait for. Threads then gain little or even lose time, since Python runs one thread at a time, and
@@ -519,13 +530,13 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# How long does an open take on your cluster? The next cell packs the data set twice: as a folder of files and as one
-# file. Copy both to the file system that your jobs use. Do this before you close the notebook, because the notebook then
+# How long does it take to open a file on your cluster? The next cell packs the data set twice: as a folder of files and as
+# one file. Copy both to the file system that your jobs use. Do this before you close the notebook, because the notebook then
 # deletes them. Run the printed command in their folder, on a node that has not read them before.
 #
 # The command prints samples per second for both. Divide 1,000 by each number to get milliseconds per sample. The
-# difference between the two is the cost of a separate file, and the exercise calls it `cluster_ms`. It is a lower bound,
-# because the node already knows the names, and the server may have kept the bytes in memory.
+# difference between the two is the cost of a separate file, and the exercise calls it `cluster_ms`. A new file costs more
+# than that: the command reads each file several times, and after the first time the node knows its name.
 
 # %%
 from smallfiles.measure import BenchConfig
@@ -541,10 +552,10 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file costs an inode, usually an allocation unit, and one or two requests to a metadata server, however few
-#   bytes it has.
+# - A small file costs an inode, usually an allocation unit, and about two requests to a metadata server, a look-up and an
+#   open, however few bytes it has.
 # - An open takes microseconds if this machine can answer it, and may take milliseconds if a server must.
-# - A file is small if the storage could deliver more bytes in the time that it takes to open the file.
+# - A file is small if, in the time that it takes to open it, the storage could deliver more bytes than the file has.
 # - Several opens in flight hide the latency until all servers are busy. Further opens only queue.
 
 # %% [markdown] id="quiz"
@@ -580,7 +591,7 @@ show.command(config, "read", [files.name, one_file.name])
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A fresh node does not know names and inodes either, so on many file systems each file needs another request.
+# **(b)**. A fresh node does not know names and inodes either, so on many file systems each file also needs a look-up.
 # (a) would be true if a cache contained only bytes. (c) An empty cache makes nothing faster.
 #
 # </details>

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 02 · Describe a data set with a JSON manifest
 #
-# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** small copies with
+# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** small copies with
 # synthetic pictures
 #
 # Before a program can read images, it needs a list. The list says which samples there are, and which target (class or caption)
@@ -42,7 +42,7 @@ setup = start("02")
 # <details>
 # <summary>Answer</summary>
 #
-# Each of the 256 processes opens 1,250 files, and one server must answer all of them. The remedy is to put the whole
+# Each of the 256 processes opens 1,250 files, and one server must answer all the requests. The remedy is to put the whole
 # environment into one file.
 #
 # </details>
@@ -68,8 +68,10 @@ manifest.table.slice(0, 2).to_pylist()
 # Each row is a sample. Its *path* is also its name, the *key*. Its *target* is a label here. The label is the position of
 # the class in a list of classes.
 #
-# > **Predict.** Think of four data sets: class folders, Kaggle's tree, ImageNet's official tar files, and Flickr30K. In
-# > which of them does the path of a validation image contain its class or caption?
+# We look at data in four layouts. Three of them are ways to distribute ImageNet: sorted into one folder per class, the
+# download from Kaggle, and the official tar files. The fourth is Flickr30K, whose photographs have captions.
+#
+# > **Predict.** In which of the four does the path of a validation image contain its class or its caption?
 
 # %%
 for layout, data in setup.data.items():
@@ -79,14 +81,17 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# The path contains the class only in the class folders. There, a name such as `n01440764` is a *wnid*, which is WordNet's name of
-# a class. The other three data sets need a second file: a CSV file, ImageNet's *development kit* (a separate archive), or a
+# Only the paths in class folders contain the class. There, a name such as `n01440764` is a *wnid*, which is WordNet's name of
+# a class. The other three layouts need a second file: a CSV file, ImageNet's *development kit* (a separate archive), or a
 # file of captions.
 #
-# The notes also say what was guessed, repaired or skipped. Here, ten images are missing from Flickr30K's file of splits.
+# The notes say what was guessed, repaired or skipped. Here, ten images are missing from Flickr30K's file of splits.
 #
-# > **Predict.** In one row of Flickr30K's `results.csv`, a delimiter is missing. Does this file describe the same data set as
-# > the `.token` file? We compare their *digests*, which are fingerprints of all paths and targets.
+# Flickr30K comes with its captions twice, in a file that ends in `.token` and in `results.csv`. In one row of `results.csv`,
+# a delimiter is missing. To compare the two, we make a manifest from each, and print its *digest*, which is a fingerprint of
+# all paths and targets.
+#
+# > **Predict.** Do the two files describe the same data set?
 
 # %%
 flickr = setup.path("flickr30k")
@@ -101,10 +106,10 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# A digest identifies a data set.
+# A digest identifies a data set. We make two copies of the manifest. In the first copy we shuffle the rows, and in the second
+# copy we change one label.
 #
-# > **Predict.** We shuffle the rows in one copy of the manifest, and we change one label in another copy. Which copy still has
-# > the same digest (prints `True`)?
+# > **Predict.** Which copy still has the same digest (prints `True`)?
 
 # %%
 shuffled = manifest.select(manifest.order(seed=1))
@@ -113,8 +118,9 @@ changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest depends on all paths and targets, but not on their order. It depends neither on the bytes of the images
-# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)) nor on the names of the classes, so label 0 may mean another class.
+# The digest depends on all paths and targets, but not on their order. It does not depend on the bytes of the images, which
+# [07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy) compares. Nor does it depend on the names of the classes: two
+# manifests have the same digest even if label 0 means *cat* in one and *dog* in the other.
 #
 # The manifest is one JSON file:
 
@@ -126,9 +132,10 @@ print(path.read_text()[:500])
 # %% [markdown]
 # Reading this file replaces a *walk*: a search through all folders. What does a walk cost? We count its requests.
 #
-# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. To list a folder is one request, and the answer
-# > says which names are folders. How many requests does a walk send that also asks for the size of each file? And a walk
-# > for names only?
+# ImageNet's training set has 1,281,167 images in 1,000 folders. To list a folder is one request, and the answer says which
+# names are folders. So a walk that collects only names sends about 1,000 requests.
+#
+# > **Predict.** Another walk also asks for the size of each image. How many requests does it send?
 
 # %%
 guess = None  # your guess: requests of the walk with sizes
@@ -172,7 +179,7 @@ above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPa
 worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# The walk for names lists 1,000 folders. The walk with sizes must ask for each file as well, so it sends 1.3 million
+# For ImageNet, a walk for names lists 1,000 folders. A walk with sizes also asks for each image, so it sends 1.3 million
 # requests. If each takes 2 ms, one after the other, that is 43 minutes. A program that packs the images needs the sizes, and
 # the manifest contains them. (`sources.load` keeps many requests in flight, so it is faster than this.)
 #
@@ -182,14 +189,15 @@ worksheet.note("02", inodes=len(manifest) + len(above))
 print(measure.compare({**walks, "read the manifest": lambda: Manifest.load(path)}, rounds=5))
 
 # %% [markdown]
-# Here a walk for names may even be faster than reading the JSON file. But it finds no sizes, and it finds targets only in
-# class folders.
+# Here a walk for names may even be faster than reading the JSON file. But such a walk finds no sizes, and it finds targets
+# only in class folders.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's development kit labels each validation image with an `ILSVRC2012_ID`, a number from 1 to 1000. Models from
-# torchvision, timm and Keras use another number: they sort the wnids, and the label is the rank of the wnid, counted from 0.
+# torchvision, timm and Keras use another number. They sort the 1,000 wnids, and the label of a class is the position of its
+# wnid in this list, counted from 0. We call this position the *rank* of the wnid.
 #
 # ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
 #
@@ -213,8 +221,10 @@ print("IDs of images 1 to 5:   ", *ids[:5])
 print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
-# > **Predict.** A colleague writes `label = ID - 1`. All labels are in the right range, so nothing fails. A perfect model was
-# > trained on sorted wnids. What accuracy does it get with these labels: 90 %, 50 %, 2.5 % (chance among 40 classes), or less?
+# A colleague writes `label = ID - 1`. All labels are in the right range, so nothing fails. Then the colleague tests a perfect
+# model, which was trained with the ranks as labels.
+#
+# > **Predict.** What accuracy does the test report: 90 %, 50 %, 2.5 % (chance among 40 classes), or less?
 
 # %%
 guess = None  # your guess: accuracy in percent
@@ -328,9 +338,10 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder does
 
 
 # %% [markdown]
-# **Your turn.** `Yours` contains no pairs, but it still has one Python object per path. Change it so that it contains *columns*.
-# `pa.array(values)` copies all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. Your class is
-# correct if it returns the same samples, contains no list, and its bar below is as short as the bar of `columns`.
+# **Your turn.** The class `Yours` below keeps two lists, which still have one Python object per path. Replace the lists by
+# two Arrow arrays, which are called *columns*. `pa.array(values)` copies all values into a few buffers, and
+# `array[i].as_py()` makes a Python object of value i. Your class is correct if it returns the same samples and contains no
+# list. The figure after the next Predict shows how much memory it saves.
 
 # %%
 import pyarrow as pa
@@ -372,7 +383,8 @@ lists = any(isinstance(each, list | tuple | dict) for each in vars(datasets["you
 print(f"yours gives the same samples: {same}; contains no list: {not lists}")
 
 # %% [markdown]
-# Linux counts how much memory a process has written to and shares with no other process. It calls this `Private_Dirty`:
+# How do we see what a worker has copied? Linux counts the memory that a process has changed and that belongs to this process
+# alone. It calls this number `Private_Dirty`:
 
 # %%
 from pathlib import Path
@@ -384,15 +396,17 @@ def private_mb():
 
 
 # %% [markdown]
-# > **Predict.** Each of four workers reads a quarter of the samples in random order. How much of the list has each of them
-# > copied in the end: nothing, a quarter, or nearly all of it?
+# The folded cell above printed the size of the list in megabytes. Now each of four workers reads a quarter of the samples, in
+# random order.
+#
+# > **Predict.** How many megabytes of the list has each worker copied in the end: almost none, a quarter, or nearly all?
 
 # %%
 guess = None  # your guess: megabytes per worker, for the list of paths
 
 # %% [markdown]
-# The folded cell runs four workers for each class, and draws what each worker has copied. The garbage collector is off, because
-# it would write to the objects as well.
+# The folded cell runs four workers with each of the three classes, and draws what each worker has copied. Python's garbage
+# collector also writes to objects, so we turn it off. In a real training, even more is copied.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -451,8 +465,10 @@ for name, dataset in datasets.items():
 print("your guess    ", guess)
 
 # %% [markdown]
-# Columns must be sent, too. They only avoid the copies of forked workers. The folded cell measures what else a start costs. A
-# list of paths is a data set, so it goes into a `DataLoader` as it is.
+# Columns must be sent, too. They only avoid the copies of forked workers.
+#
+# The folded cell measures what else it costs to start workers. It gives the list of paths directly to a `DataLoader`. A list
+# has a length and can be indexed, which is all that a `DataLoader` needs.
 
 # %% jupyter={"source_hidden": true}
 import time
@@ -478,20 +494,23 @@ def start_workers(paths, workers, method):
 
 for method, workers, length in [(m, n, k) for m in ("fork", "spawn") for n, k in ((1, 1_000), (1, rows), (2, rows))]:
     seconds, memory = start_workers(held["path"][:length], workers, method)
-    print(f"{method:5} {workers} workers, {length:7,} paths: {memory:4.0f} MB per worker, started after {seconds:5.2f} s")
+    print(f"{method:5} {workers} × {memory:4.0f} MB, started after {seconds:5.2f} s, with {length:7,} paths")
 
 # %% [markdown]
-# A spawned worker imports PyTorch again, so it needs a few hundred megabytes before it reads its first sample. It takes seconds to
-# start, and much longer on a busy machine. The list adds its own bytes to every worker. A forked worker has almost no memory of
-# its own at the start.
+# Each line begins with the number of workers and the memory of each worker. A spawned worker imports PyTorch again, so it
+# needs a few hundred megabytes before it reads its first sample. It takes seconds to start, and much longer on a busy machine.
+# The list adds its own bytes to every spawned worker. A forked worker has almost no memory of its own at the start.
 #
 # So keep the paths in columns, and set `multiprocessing_context="fork"` where you can, as the loaders of notebook 08 do. Start the
 # workers once (`persistent_workers=True`), not in each epoch.
 
-# %% [markdown] id="divide" tags=["core"]
+# %% [markdown] id="divide" tags=["optional"]
 # ## 6 · Divide it
 #
-# `split_off` puts the same share of each class aside for validation. The other rows are divided among the processes of a job.
+# *Optional, 5 minutes.* A job with several GPUs has several processes, and each of them trains with a part of the manifest's
+# rows. The loaders of notebook 08 choose the parts for you. Here you see why they shuffle first.
+#
+# `split_off` puts the same share of each class aside for validation. The other rows are divided among the processes.
 #
 # > **Predict.** A walk finds the images class by class. Each of four processes gets a quarter of the rows. How many of the ten
 # > classes does a process see if its quarter is one contiguous piece? And if it gets every fourth row?
@@ -535,9 +554,9 @@ with styled():
 show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 
 # %% [markdown]
-# If each process gets one piece, its batches contain few classes. If the rows are dealt in turn, each process sees all classes, but
-# one after the other, and all processes see the same class at once. So a loader shuffles all rows in each epoch, and deals
-# them afterwards ([08](08_keep_the_gpu_fed.ipynb)).
+# If each process gets one piece, its batches contain few classes. If the rows are dealt in turn, each process sees all classes.
+# But it sees one class after the other, and all processes see the same class at the same time. So a loader first shuffles all
+# rows, in each epoch anew, and then deals them to the processes ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -590,12 +609,13 @@ show.command(config, "imagenet", "train.json")
 #
 # </details>
 #
-# **3.** Two manifests have the same digest. What can be different? (a) One label. (b) The order of the rows. (c) One path.
+# **3.** Two manifests have the same digest. What can be different? (a) One label. (b) The bytes of an image. (c) One path.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The digest depends on all paths and targets, so (a) and (c) would change it.
+# **(b)**. The digest depends on all paths and targets, so (a) and (c) would change it. It does not depend on what is in the
+# files.
 #
 # </details>
 

@@ -16,7 +16,7 @@ from helpers import show, start, worksheet
 setup = start("ex01")
 
 # %% [markdown] id="task-1"
-# ## Task 1: inodes
+# ## Task 1: inodes (optional)
 #
 # You get the relative paths of all files of a data set. Each file needs an inode. Each folder on the way to a file needs
 # one, too, and so does the top folder of the data set. Return the number of inodes:
@@ -64,9 +64,9 @@ inodes_verdict
 # %% [markdown] id="task-2"
 # ## Task 2: hours
 #
-# An open takes `wait_s`. At most `in_flight` opens run at once, and never more than there are files. The server answers
-# `server_opens_per_s`, which `jobs` equal jobs share. The slower limit decides. Return the hours until `files` files are
-# open:
+# It takes `wait_s` to open a file. `min(in_flight, files)` opens run at the same time. The server can open
+# `server_opens_per_s` files per second, which `jobs` equal jobs share. The slower of the two limits decides. Return the
+# hours until `files` files are open:
 #
 # `hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float`
 
@@ -106,7 +106,8 @@ hours_verdict
 # <details>
 # <summary>Hint 3: few files</summary>
 #
-# Three files cannot have 64 opens in flight. However few files there are, the job waits at least `wait_s`.
+# Three files cannot have 64 opens in flight. However few files there are, the job waits at least `wait_s`. Without any
+# file, `min(in_flight, files)` is 0, so do not divide by it.
 #
 # </details>
 
@@ -114,9 +115,10 @@ hours_verdict
 # ## With real numbers
 #
 # The first cell compares your count with that of the file system. The second cell predicts how long it takes to open the
-# demo set on slow storage, and then measures it. There, a file takes 4 ms (a look-up and an open of 2 ms each), and four
-# servers answer 1,000 files per second. The last cell computes the times for ImageNet. It uses the wait that you measured
-# in notebook 01, and that of a cluster (notebook 01, *On the cluster*), and it says which limit decides.
+# demo set on slow storage, and then measures it. There, it takes 4 ms to open a file, because its look-up and its open are
+# two requests of 2 ms each. Four servers together open 1,000 files per second. The last cell computes the times for
+# ImageNet. It uses the wait that you measured in notebook 01, and that of a cluster (notebook 01, *On the cluster*), and it
+# says which limit decides.
 
 # %% id="count"
 import os
@@ -148,10 +150,10 @@ for in_flight in (1, 2, 16) if hours_verdict else ():
 # are read, too. On a busy machine it is much longer. The prediction is still good enough to tell an hour from a day.
 
 # %% id="imagenet"
-cluster_ms = 4.0  # change me: milliseconds to open a file on your cluster; 4.0 is the slow storage above
+cluster_ms = 4.0  # change me: milliseconds to open a file on your cluster (4.0: the slow storage above)
 here_ms = float(worksheet.value("01", "latency_ms", 0.0))  # noted by notebook 01; 0 if it has not run
-if inodes_verdict and hours_verdict:
-    show.say("ImageNet's training images, per epoch, 8 in flight, a server of 5,000 opens per second:")
+if hours_verdict:
+    show.say("ImageNet's training images, per epoch, 8 in flight, a server that opens 5,000 files per second:")
     for where, wait_ms in {"Here" if here_ms else "Without a wait": here_ms, "On the cluster": cluster_ms}.items():
         alone, together = (hours_to_open(1_281_167, wait_ms / 1e3, 8, 5_000, jobs) for jobs in (1, 30))
         limits = ["the wait" if wait_ms / 1e3 / 8 > jobs / 5_000 else "the server" for jobs in (1, 30)]
@@ -160,7 +162,7 @@ if inodes_verdict and hours_verdict:
             f"**{together:.1f} hours** for each of thirty ({limits[1]} decides)."
         )
 else:
-    show.say("Solve both tasks first; then the cells above use your functions.")
+    show.say("Solve task 2 first. Then this cell and the one before it use your function.")
 
 # %% [markdown] id="own"
 # ## On your own folder

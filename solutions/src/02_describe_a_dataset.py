@@ -71,9 +71,9 @@ built
 # %% [markdown] id="task-2"
 # ## Task 2: the guard
 #
-# `known` maps file names without suffix to labels in sorted order. Return `"sorted"` if all known images in the manifest have
-# these labels, `"other"` if any has another label, and `"unknown"` if the manifest contains none of them. Paths may have
-# folders:
+# `known` maps the names of some files, without suffix, to their right labels (the ranks of their wnids). Return `"sorted"` if
+# all known images in the manifest have these labels, `"other"` if one of them has another label, and `"unknown"` if the
+# manifest contains no known image. Paths may begin with folders:
 #
 # `label_order(manifest: dict, known: dict) -> str`
 
@@ -117,9 +117,9 @@ guard
 # ## With the devkit on this disk
 #
 # Once both checks have passed, your function builds the manifest of the course's small copy of ImageNet. The next cell
-# compares its labels with those that `smallfiles.sources` reads. Then your second function judges this manifest, and the
-# manifest of a colleague who wrote `label = ID - 1`. It knows the labels of seven images from another copy, whose folders
-# are named by wnid. What will it return for each manifest?
+# compares its labels with those that `smallfiles.sources` reads. Then your second function judges two manifests: yours, and
+# that of a colleague who wrote `label = ID - 1`. As `known`, it gets the labels of seven images from another copy, whose
+# folders are named by wnid. What will it return for each manifest?
 
 # %% id="compare"
 from smallfiles.sources import imagenet
