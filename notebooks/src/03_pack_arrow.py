@@ -7,8 +7,7 @@
 # One large file instead of a million small ones needs only one inode, and each worker opens it once. But training reads images in
 # random order. So a packed file is only useful if a program can read one image without its neighbours.
 #
-# In a file of Apache Arrow, this depends on how the file is divided. The wrong division makes reading 50 to 300 times
-# slower.
+# A file of Apache Arrow consists of pieces. If the pieces have the wrong size, reading is 50 to 300 times slower.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -29,8 +28,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts of bytes that are copied, fetched or written. The measured rates of section 3 are
-# lower on a busy machine, but their ratios stay large.
+# The main findings of this notebook are counts of bytes that are copied, fetched or written. They are the same on a busy
+# machine. Only section 3 also measures rates, which a busy machine lowers.
 
 # %% id="start"
 import sys
@@ -41,13 +40,13 @@ from helpers import figures, show, start, worksheet
 setup = start("03")
 
 # %% [markdown] id="recall"
-# > **Recall** (01). To read a small file takes two requests of 2 ms each. The storage processes 4 requests at once. With how many
-# > reads in flight does it reach its limit?
+# > **Recall** (01). To open a new file takes two requests of 2 ms each. The storage processes 4 requests at the same time. With
+# > how many opens in flight does it reach its limit?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# With 4 reads in flight. Then all 4 servers are busy, and they open 4 / (2 × 2 ms) = 1,000 files per second.
+# With 4 opens in flight. Then all 4 servers are busy, and they open 4 / (2 × 2 ms) = 1,000 files per second.
 #
 # </details>
 
@@ -98,9 +97,9 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# How does a program find a row? Near the end of the file is the *footer*, which contains the position of each record batch. After
-# it come only its length and six letters. So a reader looks at the end of the file first, and then goes straight to the batch
-# that it needs.
+# How does a program find a row? Near the end of the file is the *footer*, which contains the position of each record batch. The
+# last bytes of the file are the length of the footer and the mark `ARROW1`, with which the file also begins. So a reader first
+# looks at the end of the file, and then goes straight to the batch that it needs.
 #
 # **Your turn.** Change the cell so that it says `True`:
 
@@ -116,8 +115,9 @@ reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: read row 5
 #
 # </details>
 #
-# If the writer is killed, the file has no footer, and it cannot be opened. But if the writer raises an exception, `with` still
-# writes a footer. Then the file can be opened, although rows are missing.
+# What if writing stops half-way? If the program is killed, the file has no footer, and it cannot be opened. But if your code
+# inside the `with` raises an exception, Python closes the writer, and closing writes the footer. Then the file can be opened,
+# although rows are missing. The remedy is to write under another name, and to rename the file when it is complete (section 5).
 #
 # <details>
 # <summary>How large may a batch be?</summary>
@@ -151,14 +151,17 @@ reader = formats.open(packed)
 samples, labels = list(reader), reader.table(["label"])["label"]  # key, bytes and label of each image, in memory
 
 # %% [markdown]
-# > **Predict.** We ask for one batch of 64 images, which has 7 MB. How much does each way copy: all of it, 0.1 MB, or almost
-# > nothing?
+# `watched` counts copies: `read` is the number of bytes that were read by system calls, and `arrow` is the memory that Arrow
+# allocated.
+#
+# > **Predict.** We ask for one batch of 64 images, which has about 7 MB. How much does each way of opening copy: all of it,
+# > 0.1 MB, or almost nothing?
 
 # %%
 from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
-    with watched() as moved:  # counts the bytes that are copied
+    with watched() as moved:
         batch = pa.ipc.open_file(way(str(packed))).get_batch(2)
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
@@ -166,7 +169,7 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
 # The `OSFile` copied the whole batch. The memory map copied almost nothing. It returned a *view*, which consists of positions
 # in the file.
 #
-# > **Predict.** Suppose that the file is compressed with zstd. Is it smaller? And is a batch from the memory map still a view?
+# > **Predict.** Suppose that the file is compressed with zstd. Is a batch from the memory map still a view?
 #
 # **Your turn.** Run the cell as it is. Then run it with `"zstd"`:
 
@@ -183,8 +186,8 @@ print(f"{bytes_text(again.stat().st_size)}; a batch from the map allocates {byte
 # <details>
 # <summary>What you see</summary>
 #
-# The file is hardly smaller, because JPEG files are compressed already. And the batch is not a view any more. The file no longer
-# contains the bytes of the images, so Arrow allocates 7.5 MB and unpacks the batch.
+# The batch is not a view any more. The compressed file does not contain the bytes of the images as they are, so Arrow allocates
+# memory for the whole batch, and unpacks it. In return, the file is hardly smaller, because JPEG files are compressed already.
 #
 # </details>
 
@@ -237,8 +240,7 @@ def read_all(read):
 # %% [markdown]
 # First we count the bytes that each way copies to read one image.
 #
-# > **Predict.** With 64 rows per batch, how many images are copied to read one: with `OSFile`, with the memory map, and with
-# > our reader?
+# > **Predict.** With 64 rows per batch, how many images does `get_batch` of an `OSFile` copy to read one image?
 
 # %%
 guess = None  # your guess: images copied per image, with OSFile and 64 rows
@@ -309,90 +311,26 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 # %% [markdown]
 # - *get_batch, OSFile* becomes slower with each additional row, because it copies all of them.
 # - *get_batch, memory map* becomes slower as well, although it copies nothing. `get_batch` announces the whole batch to Linux
-#   (`madvise`), and Linux prepares it, up to its read-ahead limit. The limit is 8 MB here, and often 128 kB or 4 MB
-#   elsewhere. Above the limit, the line is flat.
+#   (`madvise`), and Linux prepares it, up to its read-ahead limit. Above the limit, the line is flat. The limit depends on the
+#   disk: it was 8 MB where we measured, and it is often 128 kB or 4 MB.
 # - *Our reader* does not become slower.
+# - The vertical line marks the number of rows with which *OSFile* is still half as fast as with one row.
 #
 # Where a line meets the dashed line, reading an image from memory takes as long as decoding it.
 #
-# **Your turn.** Read from the figure where the line of `OSFile` meets the dashed line. Add this number of rows to the sizes above,
-# and run the cells from there again.
+# **Your turn.** Read from the figure at how many rows the line of `OSFile` meets the dashed line. To check that they really meet
+# there, add this number of rows to `files` above, and run the cells from there again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# On our machine, they meet at 200 to 250 rows. (256 rows are 216 on average, since the second batch has only 144.) There a worker
-# spends half of its time on reading. With a tenth of these rows, it spends about a tenth. If your line stays above the
-# dashed line, your memory is faster than your decoder.
+# On our machine, they meet at 200 to 250 rows. (With 256 rows per batch, the 400 images give a batch of 256 and a batch of 144,
+# so to read a random image, 216 are copied on average.) There a worker spends half of its time on reading. With a tenth of these
+# rows, it spends about a tenth. If your line stays above the dashed line, your memory is faster than your decoder.
 #
 # </details>
-#
-# So the right number of rows depends on the programs that will read the file:
-#
-# - If you do not know them, they may call `get_batch` for each image. Then write one row per batch. This costs about 300
-#   bytes per image.
-# - If they call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack` writes 64.
-#
-# You can now solve tasks 1 and 2 of [exercise 03](../exercises/03_pack_arrow.ipynb).
-
-# %% [markdown] id="juelich" tags=["core"]
-# ## 4 · Feed a DataLoader
-#
-# With one row per batch, batch i contains exactly sample i. [A published
-# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers) stores its
-# images this way.
-#
-# Each worker should open the file itself, when it reads its first image. With pyarrow, the workers could share an open file,
-# because each read says where to read. With other formats they must not (notebook 04).
-#
-# **Your turn.** This `Dataset` opens the file for each image. Change its `if` so that it opens the file once per process.
-# `self.process` is the process that has opened the file, and `os.getpid()` is the process that is running. The next cell counts
-# how often a worker opens the file.
-
-# %%
-import os
-
-from torch.utils.data import DataLoader, Dataset, get_worker_info
-
-
-class ArrowImages(Dataset):
-    def __init__(self, path):
-        self.path, self.process, self.opened = str(path), None, 0
-        with pa.memory_map(self.path) as file:  # closed before any worker starts
-            self.count = pa.ipc.open_file(file).num_record_batches
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        if True:  # change me: only at the first read of this process
-            self.process, self.opened = os.getpid(), self.opened + 1
-            self.batches = pa.ipc.open_file(pa.OSFile(self.path))
-        batch = self.batches.get_batch(index)
-        return batch["data"][0].as_buffer(), batch["label"][0].as_py()
-
-# %%
-def total_bytes(batch):  # runs in the worker; decoding would go here
-    return sum(len(data) for data, _ in batch), get_worker_info().dataset.opened
-
-
-dataset = ArrowImages(files[1])
-settings = {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebook 04
-dataset[0]  # the parent has read an image, too
-sizes, opened = zip(*DataLoader(dataset, 32, shuffle=True, collate_fn=total_bytes, **settings))
-print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} batches")
-print("times that a worker opened the file (once is enough):", max(opened) - dataset.opened)
 
 # %% [markdown]
-# <details>
-# <summary>The line</summary>
-#
-# `if self.process != os.getpid():` opens the file once in each worker. With `if self.process is None:` the count is 0, because
-# the workers use the file that the parent has opened. The images are still right here, because pyarrow does not use the
-# offset.
-#
-# </details>
-#
 # ### How much leaves the disk?
 #
 # So far, all bytes came from the page cache. A real data set is often larger than the cache.
@@ -407,6 +345,7 @@ guess = None  # your guess: kB for one image
 # The folded cell drops the file from the cache, reads one image, and counts the bytes that the disk delivers.
 
 # %% jupyter={"source_hidden": true}
+import os
 import shutil
 
 
@@ -451,13 +390,91 @@ else:
 # - *get_batch, memory map* copies nothing, but Linux still fetches the batch, up to the read-ahead limit.
 # - *Our reader* fetches the image. For the first image of a batch, Linux also reads ahead around the header and the labels.
 #
+# So the right number of rows depends on the programs that will read the file:
+#
+# - If you do not know them, they may call `get_batch` for each image. Then write one row per batch. This costs about 300
+#   bytes per image.
+# - If they call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack` writes 64.
+#
+# And if you write the reader: to read single images in random order, use our reader. To read whole batches one after the other,
+# use a memory map, because it copies nothing.
+#
+# You can now solve tasks 1 to 3 of [exercise 03](../exercises/03_pack_arrow.ipynb).
+
+# %% [markdown] id="juelich" tags=["core"]
+# ## 4 · Feed a DataLoader
+#
+# With one row per batch, batch i contains exactly sample i. [A published
+# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers) stores its
+# images this way.
+#
+# Each worker should open the file itself, when it reads its first image. With pyarrow, it would also work if the workers shared
+# a file that their parent has opened, because each read says where to read. With HDF5, such workers return wrong images
+# (notebook 04). So we use the way that is always safe.
+#
+# **Your turn.** This `Dataset` opens the file for each image. Change its `if` so that each process opens the file exactly once.
+# `self.process` is the process that has opened the file, and `os.getpid()` is the process that is running. The next cell prints
+# how often a worker has opened the file. It should print 1; with 0, the worker uses the file of its parent.
+
+# %%
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+
+class ArrowImages(Dataset):
+    def __init__(self, path):
+        self.path, self.process, self.opened = str(path), None, 0
+        with pa.memory_map(self.path) as file:  # closed before any worker starts
+            self.count = pa.ipc.open_file(file).num_record_batches
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if True:  # change me: only at the first read of this process
+            self.process, self.opened = os.getpid(), self.opened + 1
+            self.batches = pa.ipc.open_file(pa.OSFile(self.path))
+        batch = self.batches.get_batch(index)
+        return batch["data"][0].as_buffer(), batch["label"][0].as_py()
+
+# %% [markdown]
+# > **Predict.** The parent reads an image before the workers start. How often does a worker open the file if your line is
+# > `if self.process is None:`? Try it, too.
+
+# %%
+guess = None  # your guess: times that a worker opens the file
+
+
+def total_bytes(batch):  # runs in the worker; decoding would go here
+    return sum(len(data) for data, _ in batch), get_worker_info().dataset.opened
+
+
+dataset = ArrowImages(files[1])
+settings = {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebook 04
+dataset[0]  # the parent has read an image, too
+sizes, opened = zip(*DataLoader(dataset, 32, shuffle=True, collate_fn=total_bytes, **settings))
+print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} batches")
+print("times that a worker opened the file (1 is right):", max(opened) - dataset.opened, "; your guess:", guess)
+
+# %% [markdown]
+# <details>
+# <summary>The line</summary>
+#
+# `if self.process != os.getpid():` opens the file once in each worker. With `if self.process is None:` the count is 0, because
+# the workers use the file that the parent has opened. The images are still right here, because pyarrow says with each read where
+# to read.
+#
+# </details>
+#
+# The class calls `get_batch`, because with one row per batch this fetches only the image. For files with more rows per batch,
+# use the reader that `formats.open` returns. It fetches only the image, too.
+#
 # You can now solve tasks 4 and 5 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* A packing job may be killed when it reaches its time limit. The folded cell packs in another process,
-# and kills the process as soon as bytes appear.
+# *Optional, 6 minutes.* A packing job may be killed when it reaches its time limit. The folded cell runs `pack` in another
+# process, and kills this process as soon as bytes appear.
 #
 # > **Predict.** What does a listing of the folder show afterwards: a short file, a damaged file, or nothing?
 
@@ -476,7 +493,7 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows in a hidden folder, and it appears under its name only when it is complete. After a kill, pack again:
+# `pack` writes the file into a hidden folder, and gives it its name only when it is complete. After a kill, pack again:
 
 # %%
 out.unlink(missing_ok=True)  # in case packing was faster than the kill
@@ -484,8 +501,8 @@ pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()))
 
 # %% [markdown]
-# Beside it is a file with its *digest*, a list of hashes of its blocks. The folded cell flips one bit of the packed file. Then
-# `verify` names the samples in the damaged block:
+# Next to the packed file is a second file with its *digest*, a list of hashes of its blocks. The folded cell flips one bit of the
+# packed file. Then `verify` names the samples in the damaged block:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.pack import verify
@@ -494,9 +511,6 @@ content = bytearray(out.read_bytes())
 content[1_000_000] ^= 1
 out.write_bytes(content)
 print(verify(out).problems)
-
-# %% [markdown]
-# You can now solve task 3 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -509,7 +523,9 @@ print(verify(out).problems)
 #
 # Lustre often stores a file on one *target* (a group of disks). To spread a file over four targets (*striping*), run
 # `lfs setstripe -c 4 FOLDER` before you write into the folder. For ImageNet, or for many nodes, use 16, or -1 for all targets.
-# `slurm/submit SITE 03_pack_arrow -- DATA OUT` sets four if you have set nothing, and runs this command as a job:
+#
+# `slurm/submit SITE 03_pack_arrow -- DATA OUT` runs the command below as a job. If you have not set the number of stripes, the
+# job sets four.
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
@@ -541,7 +557,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # </details>
 #
-# **2.** `batch.nbytes` says 7.5 MB, but the process has not copied any image. How is this possible? (a) The batch is a view of
+# **2.** `batch.nbytes` says 7 MB, but the process has not copied any image. How is this possible? (a) The batch is a view of
 # the memory map. (b) The file is in the page cache. (c) Arrow reads in the background.
 #
 # <details>

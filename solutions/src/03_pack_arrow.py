@@ -227,7 +227,8 @@ complete
 # ## Task 4 (part B): get the text without the images
 #
 # Return the captions of all images in a file like yours, as Python lists, without reading the images. The check counts the bytes
-# that your code copies, and those that storage delivers, where the system counts them. The columns may be in another order:
+# that your code copies and, if the system counts them, the bytes that the storage delivers. Do not rely on the order of the
+# columns:
 #
 # `captions_of(arrow_file: Path) -> list[list[str]]`
 
@@ -253,7 +254,7 @@ text
 # <summary>Hint 1: which way of opening</summary>
 #
 # A memory map copies nothing. But if the file is not in the cache, Linux fetches the images all the same (notebook 03, section
-# 4). An `OSFile` reads only what you ask for. So ask for one column.
+# 3). An `OSFile` reads only what you ask for. So ask for one column.
 #
 # </details>
 #
@@ -329,8 +330,8 @@ loaded
 # %% [markdown] id="use"
 # ## Put it together
 #
-# Once all checks have passed, the next cells pack the folder with your functions and get one batch from your loader. The check
-# opens the file.
+# Once all checks have passed, the next two cells pack the folder with your functions and get one batch from your loader. The last
+# cell checks the packed file.
 
 # %% id="all"
 solved = read and written and complete and text and loaded

@@ -4,7 +4,7 @@
 # ★★☆ · 40 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
 #
 # A colleague has left you an HDF5 file with one variable-length row per image. It is slow to read. You convert it into one
-# long array of bytes, you write the function with which all workers read a sample, and you find out what chunks would cost.
+# long array of bytes, you find out what chunks would cost, and you write the function with which all workers read a sample.
 
 # %% id="start"
 import sys
@@ -17,7 +17,7 @@ setup = start("ex04")
 # %% [markdown] id="look"
 # ## Look at the file
 #
-# The data set `train/images` contains the rows, and `train/targets` contains the labels. `images[i]` returns a NumPy array of
+# The array `train/images` contains the rows, and `train/targets` contains the labels. `images[i]` returns a NumPy array of
 # type uint8.
 
 # %% id="file"
@@ -77,8 +77,8 @@ written
 # <details>
 # <summary>Hint 1: two passes</summary>
 #
-# A contiguous data set must be created with its full length. So loop over the rows twice: first for their lengths, and then
-# for their bytes.
+# A contiguous array must be created with its full length. So loop over the rows twice: first for their lengths, and then for
+# their bytes.
 #
 # </details>
 #
@@ -98,12 +98,109 @@ written
 #
 # </details>
 
-# %% [markdown] id="task-read"
-# ## Task 2: read one sample, in any process
+# %% [markdown] id="task-cost"
+# ## Task 2: what does a slice cost?
 #
-# Return the bytes and the label (an `int`) of one sample. Each process opens a file once, at its first read. A parent that has
-# read must close its files before it forks. You may keep offsets and labels, but read only this sample of `data`.
-# You may add other functions:
+# Return how many bytes HDF5 fetches for `data[start:stop]`. For a contiguous array, these are the bytes of the slice (ignore
+# that HDF5 fetches at least 64 KiB). For a chunked array, it fetches each chunk that the slice touches, with its stored size.
+# An empty slice costs nothing:
+#
+# `bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int`
+
+
+# %% id="cost"
+def bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int:
+    """Return how many bytes of the file a slice of `data` needs."""
+    # --8<-- solution
+    if data.chunks is None or start == stop:
+        return stop - start
+    size = data.chunks[0]
+    first = start // size * size
+    return sum(data.id.get_chunk_info_by_coord((place,)).size for place in range(first, stop, size))
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 4 or 5 lines
+    # --8<-- end
+
+
+# %% id="check-cost"
+counted = check.bytes_fetched(bytes_fetched)
+counted
+
+# %% [markdown] id="hints-cost"
+# <details>
+# <summary>Hint 1: ask the array</summary>
+#
+# `data.chunks` is `None` for a contiguous array, and otherwise a tuple with the length of a chunk.
+# `data.id.get_chunk_info_by_coord((place,)).size` is the stored size of the chunk that begins at element `place`.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: which chunks</summary>
+#
+# Suppose that chunks have 100 elements. Then the slice from 250 to 400 touches the chunks that begin at 200 and at 300. The
+# first of them is `250 // 100 * 100`. `range(first, stop, size)` ends before `stop`, as the slice does.
+#
+# </details>
+
+# %% [markdown] id="task-chunks"
+# ## Task 3: choose the size of chunks
+#
+# A file that must be able to grow needs chunks. Choose their size so that random reads fetch at most 2 bytes per byte of image,
+# from as few chunks per image as possible. Change this number, and the next cell judges it:
+#
+# `CHUNK_BYTES: int`
+
+# %% id="chunk-bytes"
+# --8<-- solution
+CHUNK_BYTES = 100_000
+# --8<-- stub
+# CHUNK_BYTES = 1 << 20  # change me
+# --8<-- end
+
+# %% id="amount"
+if counted:
+    with h5py.File(vlen_path) as file:
+        images = file["train/images"][...]
+    offsets = np.cumsum([0, *map(len, images)]).tolist()
+    whole, pairs = np.concatenate(images), list(zip(offsets, offsets[1:]))
+    touched = sum((stop - 1) // CHUNK_BYTES - start // CHUNK_BYTES + 1 for start, stop in pairs) / len(images)
+    for name in (None, "gzip"):
+        with h5py.File(setup.scratch / "chunks.h5", "w") as file:
+            chunks = {"chunks": (CHUNK_BYTES,), "maxshape": (None,)}
+            data = file.create_dataset("data", data=whole, compression=name, **chunks)
+            amount = sum(bytes_fetched(data, start, stop) for start, stop in pairs) / offsets[-1]
+        fetched = f"**{amount:.1f} bytes** fetched per byte of image"
+        show.say(f"Compression {name}: {fetched}, from {touched:.1f} chunks per image.")
+    found = "That is right" if touched < 2.5 else "These are few bytes, but from more chunks than necessary"
+    found = found if amount <= 2 else "These are more than 2 bytes. Smaller chunks fetch fewer bytes"
+    show.say(f"{found}. A contiguous array would fetch 1 byte, in one piece.")
+else:
+    show.say("Solve task 2 first. Then this cell uses your function.")
+
+# %% [markdown] id="task-chunks-hints"
+# <details>
+# <summary>Hint 1: compute the number</summary>
+#
+# Suppose that a slice of `s` bytes begins at a random position. It touches about `s / c + 1` chunks of `c` bytes, so HDF5
+# fetches about `s + c` bytes. For which `c` is this twice `s`?
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: try three numbers</summary>
+#
+# Try 1,000,000, 10,000, and the size of an image, which is about 110,000. Which of them fetches too many bytes, and which
+# needs too many chunks?
+#
+# </details>
+
+# %% [markdown] id="task-read"
+# ## Task 4: read one sample, in any process
+#
+# Return the bytes and the label (an `int`) of one sample. Each process opens a file once, at its first read. A process that has
+# read closes its files before it forks: `os.register_at_fork(before=…)` calls a function then. Keep offsets and labels if you
+# like, but read only this sample of `data`:
 #
 # `read_sample(path: Path, index: int) -> tuple[bytes, int]`
 
@@ -144,7 +241,7 @@ read
 # <summary>Hint 1: keep what you opened</summary>
 #
 # Write a function that opens a `path`, and decorate it with `functools.lru_cache`. Then it returns the same objects for the
-# same path. A dictionary works, too. Keep the data set `data` and the arrays of offsets and labels, because looking up a
+# same path. A dictionary works, too. Keep the HDF5 array `data`, and the offsets and labels, because looking up a
 # name in the file costs more than reading a sample.
 #
 # </details>
@@ -163,51 +260,6 @@ read
 #
 # `group["data"]` reads nothing yet. The slice `group["data"][start:stop]` reads the bytes from `start` to `stop` and nothing
 # else. `group["offsets"][...]` reads all offsets into an array. `.tobytes()` turns an array into bytes.
-#
-# </details>
-
-# %% [markdown] id="task-cost"
-# ## Task 3: what does a slice cost?
-#
-# Return how many bytes HDF5 fetches for `data[start:stop]`. For contiguous data, these are the bytes of the slice (ignore that
-# HDF5 fetches at least 64 KiB). For chunked data, it fetches each chunk that the slice touches, with its stored size. An empty
-# slice costs nothing:
-#
-# `bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int`
-
-
-# %% id="cost"
-def bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int:
-    """Return how many bytes of the file a slice of `data` needs."""
-    # --8<-- solution
-    if data.chunks is None or start == stop:
-        return stop - start
-    size = data.chunks[0]
-    first = start // size * size
-    return sum(data.id.get_chunk_info_by_coord((place,)).size for place in range(first, stop, size))
-    # --8<-- stub
-    # raise NotImplementedError  # your code: 4 or 5 lines
-    # --8<-- end
-
-
-# %% id="check-cost"
-counted = check.bytes_fetched(bytes_fetched)
-counted
-
-# %% [markdown] id="hints-cost"
-# <details>
-# <summary>Hint 1: ask the data set</summary>
-#
-# `data.chunks` is `None` for contiguous data, and otherwise a tuple with the length of a chunk.
-# `data.id.get_chunk_info_by_coord((place,)).size` is the stored size of the chunk that begins at element `place`.
-#
-# </details>
-#
-# <details>
-# <summary>Hint 2: which chunks</summary>
-#
-# Suppose that chunks have 100 elements. Then the slice from 250 to 400 touches the chunks that begin at 200 and at 300. The
-# first of them is `250 // 100 * 100`. `range(first, stop, size)` ends before `stop`, as the slice does.
 #
 # </details>
 
@@ -255,52 +307,3 @@ if written and read and counted:
     reader = formats.open(out)
     ours = rate(lambda index: bytes(reader.read(index)), count)
     show.say(f"Our reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")
-
-# %% [markdown] id="task-chunks"
-# ## Task 4: choose the size of chunks
-#
-# A file that must be able to grow needs chunks. Choose their size so that random reads fetch at most 2 bytes per byte of image,
-# from as few chunks per image as possible. Change this number, and the last cell judges it:
-#
-# `CHUNK_BYTES: int`
-
-# %% id="chunk-bytes"
-# --8<-- solution
-CHUNK_BYTES = 100_000
-# --8<-- stub
-# CHUNK_BYTES = 1 << 20  # change me
-# --8<-- end
-
-# %% id="amount"
-if written and read and counted:
-    images = [bytes(reader.read(index)) for index in range(count)]
-    offsets = np.cumsum([0, *map(len, images)]).tolist()
-    whole, pairs = np.frombuffer(b"".join(images), np.uint8), list(zip(offsets, offsets[1:]))
-    touched = sum((stop - 1) // CHUNK_BYTES - start // CHUNK_BYTES + 1 for start, stop in pairs) / count
-    for name in (None, "gzip"):
-        with h5py.File(setup.scratch / "chunks.h5", "w") as file:
-            chunks = {"chunks": (CHUNK_BYTES,), "maxshape": (None,)}
-            data = file.create_dataset("data", data=whole, compression=name, **chunks)
-            amount = sum(bytes_fetched(data, start, stop) for start, stop in pairs) / offsets[-1]
-        fetched = f"**{amount:.1f} bytes** fetched per byte of image"
-        show.say(f"Compression {name}: {fetched}, from {touched:.1f} chunks per image.")
-    found = "That is right" if touched < 2.5 else "These are few bytes, but from more chunks than necessary"
-    found = found if amount <= 2 else "These are more than 2 bytes. Smaller chunks fetch fewer bytes"
-    show.say(f"{found}. Contiguous data would fetch 1 byte, in one piece.")
-
-# %% [markdown] id="task-chunks-hints"
-# <details>
-# <summary>Hint 1: compute the number</summary>
-#
-# Suppose that a slice of `s` bytes begins at a random position. It touches about `s / c + 1` chunks of `c` bytes, so HDF5
-# fetches about `s + c` bytes. For which `c` is this twice `s`?
-#
-# </details>
-#
-# <details>
-# <summary>Hint 2: try three numbers</summary>
-#
-# Try 1,000,000, 10,000, and the size of an image, which is about 110,000. Which of them fetches too many bytes, and which
-# needs too many chunks?
-#
-# </details>
