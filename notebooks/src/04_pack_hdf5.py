@@ -134,7 +134,7 @@ with h5py.File(vlen) as file:
 # A row has only 16 bytes: a length and an address. The image itself is somewhere else in the file, in a *heap*. So HDF5
 # must follow the address before it can read the image.
 #
-# In the blob there is nothing to follow. Image number 7 is the slice of `data` from one entry of `offsets` to the next.
+# In the blob there is nothing to follow. Image 7 is the slice of `data` from one entry of `offsets` to the next.
 #
 # **Your turn.** Change the marked line so that the cell prints `True`:
 
@@ -379,7 +379,7 @@ figures.bars(rates, title, x="images per second", guess=slowest, **how)
 
 # %% [markdown]
 # A chunk that is read as a whole costs time even in memory, because ten times as many bytes are copied or decompressed.
-# `vlen` loses time because it follows addresses and copies each image once more.
+# `vlen` follows addresses and copies each image once more.
 #
 # So store samples in a contiguous blob. It has one drawback: a contiguous array cannot grow. That is why `write_blob` adds up
 # all sizes before it writes the first byte.
