@@ -48,7 +48,8 @@ setup = start("05")
 # <details>
 # <summary>Answer</summary>
 #
-# It reads the whole record batch. With a memory map, it copies only the image.
+# It reads the whole record batch. With a memory map, it copies nothing, but Linux may still fetch the whole batch from the
+# disk.
 #
 # </details>
 
@@ -215,7 +216,7 @@ def shuffle_buffer(stream, size, rng):
 import random
 
 classes, batch, in_shard = 1_000, 256, 1_000
-samples = 5_004 * batch  # ImageNet has 143 more
+samples = 5_004 * batch  # ImageNet has 1,281,167 images, but 143 of them do not fill a batch
 labels = np.arange(samples) * classes // samples  # in class order
 
 
@@ -265,17 +266,18 @@ axes.set_title(title, loc="left", weight="bold", fontsize=11)
 show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f} classes, with 65,536 images {held[-1]:.0f}.")
 
 # %% [markdown]
-# With shards in class order, even a buffer of 40,000 images gives you only half of the classes. Such a buffer needs 4 GB
-# in each worker. Shards that were shuffled before packing contain all classes from the start, so they need no buffer for
-# this purpose.
+# With shards in class order, even a buffer of 40,000 images gives you only half of the classes. As JPEG files, they need
+# 4 GB of memory in each worker. Shards that were shuffled before packing contain all classes from the start, so they need no
+# buffer for this purpose.
 #
 # Is the buffer useless then? No, because packing shuffles only once. Without a buffer, the same images stand next to each
-# other in every epoch, so they share a batch again and again. The next cell counts such pairs.
+# other in every epoch, so they share a batch again and again. How often? The next cell looks at all pairs of images that
+# are together in a batch, and counts how many of these pairs were also together in a batch of the epoch before.
 
 
 # %%
 def pairs_that_meet_again(first, second):
-    """Return how many percent of the pairs in a batch shared a batch in the epoch before."""
+    """Return how many percent of the pairs in the batches of the second epoch shared a batch in the first."""
     batch_before = np.empty(samples, int)
     batch_before[first] = np.arange(samples) // batch
     together = [np.unique(row, return_counts=True)[1] for row in batch_before[second].reshape(-1, batch)]
@@ -296,10 +298,10 @@ print(f"random order: {pairs_that_meet_again(*ideal):.1g} %")
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Each shard must be opened, and on a parallel file system an open costs a request. We count the
-# opens of one epoch with an audit hook, which Python calls whenever it opens a file.
+# *Optional, 8 minutes.* Each shard must be opened, which takes two requests of 2 ms, as in notebook 01. We count the opens
+# of one epoch with an audit hook, which is a function that Python calls whenever it opens a file.
 #
-# > **Predict.** An open takes 2 ms, and reading an image of 100 kB takes 1 ms. With how many images per shard does the
+# > **Predict.** It takes 4 ms to open a shard, and 1 ms to read an image of 100 kB. With how many images per shard does the
 # > loader spend half of its time on opens?
 
 # %%
@@ -317,27 +319,28 @@ for count in counts:
     opened.clear()
     read = sum(1 for _ in wds.WebDataset([str(path) for path in sharded[count]], shardshuffle=False))
     opens = sum(path.endswith(".tar") for path in list(opened))
-    share[count] = 100 * opens * 0.002 / (opens * 0.002 + read * 0.001)
+    share[count] = 100 * opens * 0.004 / (opens * 0.004 + read * 0.001)
     print(f"{count:3} images per shard: {opens} opens for {read} images, {share[count]:.0f} % of the time")
 
 # %% [markdown]
 # The *folded* cell draws the shares, for example with `plt.plot(list(share), share.values())`.
 
 # %% jupyter={"source_hidden": true}
-computed = {count: 100 * 2 / (2 + count) for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+computed = {count: 100 * 4 / (4 + count) for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
 title = f"With 64 images per shard, opens still need {share[64]:.0f} % of the time; with 256, {computed[256]:.1g} %"
-axes = {"x": "images per shard", "y": "percent of the time for opens", "log": "x", "ideal": "2 / (2 + images)"}
-figures.lines({"counted opens": share, "2 / (2 + images)": computed}, title, **axes, guess=guess, counted=True)
+axes = {"x": "images per shard", "y": "percent of the time for opens", "log": "x", "ideal": "4 / (4 + images)"}
+figures.lines({"counted opens": share, "4 / (4 + images)": computed}, title, **axes, guess=guess, counted=True)
 
 # %% [markdown]
-# With two images per shard, opens need half of the time. Each doubling of the shard roughly halves their share. With
-# 1,000 images, or 100 MB, opens need 0.2 % of the time, so larger shards gain nothing.
+# With four images per shard, opens need half of the time. In larger shards, each doubling roughly halves their share. With
+# 1,000 images, or 100 MB, opens need 0.4 % of the time. Larger shards hardly save any time. But a data set of many terabytes
+# would still be thousands of files, so make its shards up to 1 GB large.
 #
-# Shards can also be too large. ImageNet has only 140 shards of 1 GB. If 512 workers read them, 372 workers get none.
-# webdataset then stops with an error, or leaves them idle if you pass `empty_check=False`.
+# Shards can also be too large. As shards of 1 GB, ImageNet has only 140 of them. If 512 workers read them, 372 workers get
+# none. webdataset then stops with an error, or leaves these workers idle if you pass `empty_check=False`.
 #
-# Compression helps only if the storage is so slow that fetching the saved bytes takes longer than decompressing the
-# rest. JPEG images are compressed already, so gzip saves almost nothing:
+# Compression pays only if it saves more time in fetching than it takes to decompress. JPEG images are compressed already, so
+# gzip saves almost nothing:
 
 # %%
 import gzip
@@ -346,8 +349,9 @@ jpegs = b"".join(bytes(one.data) for one in formats.open(packed.path))
 print(f"gzip makes the JPEG images {1 - len(gzip.compress(jpegs, 6)) / len(jpegs):.1%} smaller")
 
 # %% [markdown]
-# The *folded* cell measures on this machine with how many images per shard a loader reaches half of its best rate, if
-# each open takes 2 ms. This is a timing, so it scatters on a busy machine.
+# How many images must a shard of yours contain, so that a loader on this machine reaches half of its best rate? The *folded*
+# cell measures this number, with 4 ms for each open, and notes it on your worksheet. It is a timing, so it scatters on a busy
+# machine.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -359,11 +363,11 @@ from smallfiles import measure
 
 
 def stream(paths):
-    """Read a list of shards as webdataset does, with a pause of 2 ms before each open."""
+    """Read a list of shards as webdataset does, with a pause of 4 ms before each open."""
 
     def opened_shards():
         for path in paths:
-            sleep(0.002)
+            sleep(0.004)
             with path.open("rb") as file:
                 yield {"url": str(path), "stream": file}
 
@@ -375,6 +379,7 @@ result = measure.compare({f"{n}": partial(stream, paths) for n, paths in first_i
 speeds = np.maximum.accumulate([np.median(result.rates_per_s(f"{count}")) for count in counts])
 half = round(2 ** np.interp(np.log2(speeds[-1] / 2), np.log2(speeds), np.log2(counts)))
 worksheet.note("05", shard_images=half)
+print(f"half of the best rate with {half} images per shard")
 
 # %% [markdown] id="across" tags=["core"]
 # ## 4 · Mix across workers
@@ -384,8 +389,8 @@ worksheet.note("05", shard_images=half)
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# How to deal the shards out so that each sample is read exactly once is the subject of
-# [notebook 10](10_run_it_on_many_nodes.ipynb). Here we ask what it does to the batches.
+# Shards are dealt out like cards. With `urls[worker::workers]`, a worker takes every shard whose turn it is. No two workers
+# take the same shard, so each sample is read exactly once. What does this do to the batches?
 #
 # > **Predict.** 8 workers read our 6 shards, which are in class order. How many of the 10 classes does a batch of 16
 # > images contain? In random order, it would contain 8.
@@ -398,7 +403,7 @@ guess = None  # your guess, classes in a batch: for example 6
 def classes_in_batches(packed, workers, epoch):
     """Return how many classes a batch of 16 contains on average, over the batches of all workers."""
     urls, found = sorted(map(str, packed.path.glob("*.tar"))), []
-    for worker in range(min(workers, len(urls))):  # further workers get no shard
+    for worker in range(min(workers, len(urls))):  # the other workers get no shard
         mine = urls[worker::workers]  # as webdataset deals them out
         dataset = wds.WebDataset(mine, shardshuffle=100, seed=epoch).shuffle(1024, seed=epoch)
         batches = dataset.map(lambda one: int(one["cls"])).batched(16, collation_fn=list)
@@ -426,8 +431,10 @@ figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order,
 # in class order a shard contains two or three classes. A larger buffer cannot help, because the other classes never
 # reach this worker. A single worker reads all shards, so its buffer mixes all classes.
 #
-# If the samples were shuffled before packing, the number of workers makes no difference. Several shards per worker help
-# as well, because their order changes from epoch to epoch.
+# If the samples were shuffled before packing, a batch contains equally many classes with any number of workers. Still, give
+# each worker several shards. Their order changes from epoch to epoch, so its batches change, too.
+#
+# You can now solve task 1 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
 #
 # <details>
 # <summary>My shards are in class order, and I cannot pack them again</summary>
@@ -441,11 +448,13 @@ figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order,
 # %% [markdown] id="anew" tags=["core"]
 # ## 5 · Change the order in each epoch
 #
-# `shardshuffle=100` shuffles the list of shards. With `detshuffle=True`, the order depends on a seed and on the number of
-# the epoch. A DataLoader starts new workers in each epoch. With `persistent_workers=True`, it keeps its workers.
+# `shardshuffle=100` shuffles the list of shards. Does it find a new order in each epoch? That depends on two more options:
 #
-# > **Predict.** The next cell combines both options, which gives four cases. In which of them does the second epoch have
-# > another order than the first one?
+# - With `detshuffle=True`, the order depends on a seed and on the number of the epoch.
+# - With `persistent_workers=True`, a DataLoader keeps its workers. Otherwise, it starts new ones in each epoch.
+#
+# > **Predict.** The next cell tries all four combinations of these two options. With which of them does the second epoch have
+# > another order than the first?
 
 # %%
 guess = None  # your guess: "all", "detshuffle", "kept workers", "detshuffle with kept workers", or "none"
@@ -461,24 +470,26 @@ for detshuffle in (False, True):
         print(f"detshuffle={detshuffle!s:5}  persistent_workers={kept!s:5}  {order}")
 
 # %% [markdown]
-# Only one case gives another order. Without `detshuffle`, webdataset 1.0.2
-# [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of the shards, even if you set no seed, and
-# `.shuffle` mixes only samples that are close to each other. With `detshuffle`, each worker [counts the
+# Only one combination gives another order. Without `detshuffle`, webdataset 1.0.2
+# [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of the shards, and `.shuffle` mixes only samples
+# that are close to each other. With `detshuffle`, each worker [counts the
 # epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must stay alive.
 #
 # <details>
 # <summary>What if shards must go to another worker in each epoch?</summary>
 #
-# [Shuffle the list before you split it](https://github.com/webdataset/webdataset/pull/73):
+# [Shuffle the list before you split it](https://github.com/webdataset/webdataset/pull/73). The number 10,000 is the size of
+# a buffer that should hold the whole list:
 #
 # ```python
 # first = wds.SimpleShardList(shards), wds.detshuffle(10_000, 10_000), wds.split_by_node, wds.split_by_worker
 # pipeline = wds.DataPipeline(*first, wds.tarfile_to_samples(), wds.shuffle(200), wds.decode("pil"))
 # ```
 #
-# Keep the workers alive here, too. End each epoch after a number of batches that every rank has. If one rank begins a
-# second pass, it shuffles differently from the others. Then some samples are repeated and others are skipped, and
-# nothing reports it.
+# Keep the workers alive here, too, because they count the epochs. All ranks must count the same number. If one rank has too few
+# batches and begins its shards again, it counts one epoch more, and shuffles differently from the others. Then some samples
+# are repeated and others are skipped, and nothing reports it. So end each epoch after a number of batches that every rank
+# has, as in [notebook 10](10_run_it_on_many_nodes.ipynb).
 #
 # </details>
 #
@@ -490,7 +501,8 @@ for detshuffle in (False, True):
 # | the same images share a batch in every epoch | `.shuffle(4096)` |
 # | the shards come in the same order in every epoch | `detshuffle=True` and `persistent_workers=True` |
 #
-# You can now solve [exercise 05](../exercises/05_shard_a_dataset.ipynb).
+# Ranks can have unequal numbers of batches, but all must end an epoch after the same number. Otherwise, some wait forever for
+# the others. You can now solve tasks 2 and 3 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 6 · Cut a shard
@@ -527,8 +539,8 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing in random order needs one small read per image. So let a job array pack the data set in eight parts. The
-# *folded* cell shows that two parts give the same files as one run:
+# To pack in random order, `pack` reads one image here and one image there, which is slow. So let a job array pack the data
+# set in eight parts at the same time. The *folded* cell shows that two parts give the same files as one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -574,8 +586,20 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The neighbours in a shard are the same in every epoch. (a) is not true, because all classes are mixed in every
-# shard. A small buffer repairs it.
+# **(b)**. The neighbours in a shard are the same in every epoch, and a small buffer separates them. (a) is not true, because
+# all classes are mixed in every shard.
+#
+# </details>
+#
+# **3.** A data set has 20 shards, and you train on 8 ranks with 8 workers each. What happens? (a) Each worker reads a third
+# of a shard. (b) 44 workers get no shard. (c) Each rank reads all shards.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. There are 64 workers, and each shard goes to one of them. Make at least as many shards as workers, and better
+# several times as many. (a) A shard is not divided. (c) would be true if the shards were not dealt out to the ranks, and then
+# each image would be read eight times.
 #
 # </details>
 

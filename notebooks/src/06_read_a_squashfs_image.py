@@ -1,12 +1,15 @@
 # %% [markdown] id="top"
 # # 06 · Read a squashfs file without mounting it
 #
-# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; shows more where `squashfuse` is
-# installed · **Data** 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs; shows more if `squashfuse` is installed · **Needs**
+# notebook 04 · **Data** 400 synthetic images
 #
 # A squashfs file contains a whole folder tree, which cannot be changed. Linux can mount it, and then every program sees the
 # files again. Where mounting is not allowed, a library can read it. In this notebook, an *image* is a photograph, and the
 # archive is called a *squashfs file*.
+#
+# The 35 minutes are for *Look inside* and sections 1 and 4. Do section 2 if your programs need a mount, section 3 if your data
+# is text, and section 5 if your Python environment starts slowly.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -23,14 +26,14 @@
 # - pack a squashfs file that is fast to read at random,
 # - read it from any process without a mount,
 # - find the bandwidth below which compression pays,
-# - write a reader that is correct in several workers,
+# - write a reader that is correct in several workers and threads,
 # - put an environment into one file.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts of bytes, opens, requests and wrong samples, or ratios that stay large on a busy
-# machine. The measured rates of section 2 change most if other programs use your CPUs.
+# The main findings of this notebook are counts of bytes, opens, requests and wrong samples, which are the same on a busy
+# machine. Measured times are not: if other programs use your CPUs, the rates of section 2 change most.
 
 # %% id="start"
 import sys
@@ -75,8 +78,7 @@ from smallfiles.progress import bytes_text
 source = setup.source()
 packed = setup.scratch / "train.sqfs"
 packed.unlink(missing_ok=True)
-config = PackConfig()
-report = pack(source, packed, config)
+report = pack(source, packed, config := PackConfig())
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
@@ -104,10 +106,10 @@ print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {read
 # | Setting | What it does | What must be unpacked to read one image |
 # |---|---|---|
 # | compression | cuts each file into *blocks* and compresses each block | all blocks of the image |
-# | *fragments* | puts files that are smaller than a block together into one block, with `-tailends` also the ends of larger files | also the neighbours of the image in its block |
+# | *fragments* | joins small files, and the last pieces of large files, in one block | also the neighbours of the image in its block |
 #
-# The next cell writes the same images with four settings. The first setting is the default of `mksquashfs` (blocks of
-# 128 KiB), with `-tailends`.
+# The next cell writes the same images with four settings. With the first setting, it writes what the program `mksquashfs`
+# writes by default, with blocks of 128 KiB. (`mksquashfs` joins the last pieces of large files only with `-tailends`.)
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -127,22 +129,26 @@ for number, (name, options) in enumerate(settings.items()):
     print(f"{name:21} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
-# For each of the four files, `info` counts how many bytes must be fetched for each byte of an image.
+# To read an image, its blocks must be fetched. `info` counts how many bytes these blocks have for each byte of an image.
 #
-# > **Predict.** How many bytes are fetched per byte of an image from *gzip, 1 MiB fragments*? And how many times as long does
-# > a random read from *gzip, fragments* take as one from *raw, no fragments*?
+# > **Predict.** How many bytes must be fetched for each byte of an image from *gzip, 1 MiB fragments*: 1, 3, or 9?
 
 # %%
-guess = None  # your guess: times as long
+guess = None  # your guess: bytes fetched per byte of an image
 for name, opened in written.items():
-    print(f"{name:21} {opened.info()['read_amplification']:5.2f} bytes fetched per byte of an image")
+    amount = f"{opened.info()['read_amplification']:5.2f} bytes per byte"
+    print(f"{name:21}", amount, f"(your guess: {guess})" * ("1 MiB" in name))
 
 # %% [markdown]
 # A fragment of 1 MiB contains about ten images, and all of them must be fetched and unpacked to read one. With blocks of
-# 128 KiB, most images need little more than their own bytes. But with gzip these bytes must also be unpacked. We measure
-# what that costs.
+# 128 KiB, most images need little more than their own bytes. But with gzip these bytes must also be unpacked.
+#
+# > **Predict.** How many times as long as a random read from *raw, no fragments* does one from *gzip, fragments* take?
 
 # %%
+guess = None  # your guess: times as long
+
+
 def read_all(opened):
     for key in random.sample(opened.paths, len(opened)):  # in another order in each round
         opened.read(key)
@@ -170,10 +176,20 @@ print(f"{'decoding':21} {1e6 / np.median(decoding.rates_per_s('decoding')):5,.0f
 # %% [markdown]
 # Expect a factor of 8 to 40, depending on the machine. Nearly all of it comes from gzip, which saves almost nothing on
 # photographs. With fragments of 1 MiB, about ten images are unpacked for each one, and this takes at least as long as decoding
-# it. On slow storage the factor is smaller, because every read takes longer. But the CPU still spends the same time.
+# it.
+#
+# Does this matter on a cluster? There, each read also waits for its bytes, so the factor is smaller. But unpacking takes as much
+# CPU time as here, and decoding needs the same CPUs.
 #
 # **Your turn.** Guess the time of zstd. Then add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run the
 # cells from there again.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# We measured about twice the time of *raw, no fragments*.
+#
+# </details>
 #
 # `info` looks for both faults in any squashfs file. `python -m pysquashfs info FILE` does the same:
 
@@ -244,7 +260,8 @@ with SquashFS(packed) as opened:
 guess = None  # your guess: "plain files", "mount" or "library"
 
 # %% [markdown]
-# The folded cell measures all three. It mounts the file with FUSE, and with the kernel, where that is allowed.
+# The folded cell measures all three. It mounts the file in two ways, if this machine allows them: by the kernel itself, and with
+# *FUSE*, where a helper program reads the squashfs file for the kernel.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import ExitStack
@@ -286,13 +303,13 @@ x = {"x": "images per second", "note": "best of 5 runs; plain files and squashfs
 show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
-# A mount is slow in the first epoch. The kernel must find each file in the squashfs file and fetch its bytes, and with FUSE it
-# must ask another process for both. It keeps what it has found, so later epochs are faster. With FUSE, each open still waits
-# for the other process.
+# Both mounts are slow in the first epoch, because the kernel must first find each file and fetch its bytes. In later epochs it
+# remembers names and bytes. Its own mount is then about as fast as plain files. With FUSE, the kernel still asks the helper
+# program at each open.
 #
-# `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng, where it is
-# installed (`apt-get install libsquashfs1`). The two back ends find files with different code, so each can check the
-# other. The next cell reads a raw and a compressed file with both:
+# `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng, if it is installed
+# (`apt-get install libsquashfs1`). The two back ends find files with different code, so each can check the other. The next cell
+# reads a raw and a compressed file with both:
 
 # %%
 from pysquashfs.libsquashfs import available
@@ -307,7 +324,7 @@ wrong = sum(each.read(key) != data for each in readers.values() for key, data in
 print(wrong, "are wrong")
 
 # %% [markdown]
-# The folded cell measures both back ends and the mounts. Each mount has read every image once before.
+# The folded cell measures both back ends and the mounts. It measures later epochs: each mount has read every image once before.
 
 # %% jupyter={"source_hidden": true}
 with ExitStack() as stack:
@@ -326,16 +343,24 @@ axis = {"x": "time of a random image (µs)", "note": "best of 5 runs; all in the
 show.figure(figures.bars(costs, title, base="raw, python", **axis))
 
 # %% [markdown]
-# | File | Fastest | Why |
-# |---|---|---|
-# | raw, on a local disk | Python | it copies from a memory map and makes no call of the kernel |
-# | compressed, read once | both back ends alike | both spend their time in zlib |
-# | compressed, read again | the kernel's mount | the kernel keeps the unpacked pages while there is memory; a library unpacks again |
-# | lzma, or zstd without its Python package | libsquashfs | Python cannot unpack it |
-# | no mount and no C library allowed | Python | it needs only NumPy |
+# By default, `SquashFS` uses the Python back end, unless only the library can unpack the file. `info()` says which back end
+# reads, and why. Files are always written with Python, because equal data must give equal bytes on every machine.
 #
-# By default, `SquashFS` uses Python, unless only the library can unpack the file. `info()` says which back end reads, and why.
-# Files are always written with Python, because equal data must give equal bytes on every machine.
+# <details>
+# <summary>Python, the C library, or a mount?</summary>
+#
+# | File | Use | Why |
+# |---|---|---|
+# | raw | Python | it copies from a memory map and makes no call of the kernel |
+# | compressed, each image read once | either back end | both spend their time in zlib, and the first epoch of a mount is slow |
+# | compressed, images read again | the kernel's mount | while there is memory, the kernel keeps the unpacked pages; a library unpacks again |
+# | lzma, or zstd without its Python package | libsquashfs | the Python back end cannot unpack it |
+# | any, if mounts and C libraries are not allowed | Python | it needs only NumPy |
+#
+# </details>
+#
+# <details>
+# <summary>Programs in a container</summary>
 #
 # A program that needs files can also run in a container. Apptainer binds a squashfs file into the container as a folder, so you
 # need not mount it yourself ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
@@ -343,6 +368,8 @@ show.figure(figures.bars(costs, title, base="raw, python", **axis))
 # ```bash
 # apptainer exec --mount type=bind,src=data.sqfs,dst=/data,image-src=/,ro image.sif python train.py /data
 # ```
+#
+# </details>
 #
 # <details>
 # <summary>What about EROFS?</summary>
@@ -359,8 +386,8 @@ show.figure(figures.bars(costs, title, base="raw, python", **axis))
 # ## 3 · Compress what compresses
 #
 # *Optional, 5 minutes.* Photographs are compressed already, but annotations are not. They are often JSON, which repeats
-# itself and becomes several times smaller with zstd. Unpacking needs time. But if the storage is slow, fetching fewer bytes
-# saves more time than that.
+# itself and becomes several times smaller with zstd. Unpacking takes time. But if the storage is slow, it takes even longer to
+# fetch the bytes that compression saves.
 #
 # > **Predict.** Below which bandwidth is it faster to read the compressed files?
 
@@ -404,15 +431,21 @@ note = "computed from the best of 5 reads from memory"
 show.figure(figures.lines(rates, title, **axes, marks=marks, guess=guess, note=note))
 
 # %% [markdown]
-# Left of the dotted line, unpacking takes less time than the storage would need for the saved bytes. Compare this bandwidth
-# with the one that a single reader gets in long reads on a busy day. If each file is a request of its own, compression
-# hardly matters, because a wait of 0.5 ms is longer than the time of the saved bytes.
+# Left of the dotted line, it takes less time to unpack than to fetch the bytes that compression saves. On which side is your
+# storage? `smallfiles bench read --order sequential --cache cold FILE` prints the samples per second of one reader. Multiply
+# them by the size of a sample.
+#
+# This holds for long reads, in which many files arrive with one request. If each file is a request of its own, compression hardly
+# matters, because to wait 0.5 ms for an answer takes longer than to transfer the bytes that compression saves.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# The next cell reads images from the squashfs file with plain Python. `places` says where each image begins and ends. The
-# last line counts the wrong samples in one process.
+# Notebook 04 ([section 4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start)) showed that forked workers share the
+# *offset* of an open file, so one worker moves the place at which the other one reads. The same happens with plain Python. Here
+# we ask something new: does anybody notice?
+#
+# `places` says where each image begins and ends in the squashfs file. The last line counts the wrong samples in one process.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -431,10 +464,9 @@ sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
 # Nothing is wrong. Now two workers of a `DataLoader` use the same function. The `Dataset` compares each sample with the right
-# one. If a sample is wrong, it also tries to decode it with Pillow.
+# one. If a sample is wrong, the `Dataset` also tries to decode it with Pillow.
 #
-# > **Predict.** How many of 3,000 samples are wrong? And what percentage of the wrong samples does Pillow decode without an
-# > error: 0, 30, 75 or 100?
+# > **Predict.** What percentage of the wrong samples does Pillow decode without an error: 0, 30, 75 or 100?
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -462,7 +494,7 @@ class Compared(Dataset):
 
 # %%
 def count_wrong(read):
-    """Numbers of wrong samples among 3,000, read by two workers: decoded by Pillow, or refused."""
+    """Return how many of 3,000 samples that two workers read are wrong: decoded by Pillow, or refused."""
     chosen = RandomSampler(truth, replacement=True, num_samples=3_000)
     settings = {"num_workers": 2, "multiprocessing_context": "fork"}
     found = np.concatenate([*DataLoader(Compared(read), batch_size=100, sampler=chosen, **settings)])
@@ -476,15 +508,12 @@ shares = {what: 100 * count / max(bad, 1) for what, count in wrong["seek, then r
 figures.bars(shares, title, x="share of the wrong samples (%)", counted=True, guess=guess, guess_of="decoded")
 
 # %% [markdown]
-# An open file has an *offset*: the position where the next read begins. Forked workers share the offset
-# ([04](04_pack_hdf5.ipynb)). One worker seeks. Before it reads, the other worker seeks as well. So the first worker reads from
-# the position of the other one.
+# Worker 1 seeks to image A, and worker 2 moves the shared offset to image B. Then worker 1 reads image B instead of A, with as
+# many bytes as A has. Worker 2 reads on from the place where worker 1 stopped, which is usually in the middle of a photograph.
 #
-# The second worker then reads where the first one stopped, which is inside a photograph. Pillow refuses such samples, and
-# samples that are cut off. But a quarter to a half of the wrong samples are whole photographs with the label of another one.
-# Nothing reports them. Without the pause, few samples are wrong, so a test can easily miss the mistake.
-#
-# ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
+# Pillow refuses samples that begin in the middle or that are cut off. But a quarter to a half of the wrong samples are whole
+# photographs with the label of another one, and nothing reports them. Without the pause, few samples are wrong, so a test can
+# easily miss the mistake.
 #
 # `os.pread` takes the position as an argument, so it does not use the offset. **Your turn:** use it in `my_reader`, until no
 # sample is wrong.
@@ -504,6 +533,21 @@ count_wrong(my_reader)
 # `return os.pread(file.fileno(), stop - start, start)`
 #
 # </details>
+#
+# **Threads** of one process share an open file, too. So it does not help to open the file once per process. A lock around seek
+# and read makes the threads correct, but then only one of them reads at a time. With `os.pread`, any number of threads and forked
+# workers can use the same open file.
+#
+# <details>
+# <summary>What else does a reader need?</summary>
+#
+# `os.pread` may return fewer bytes than you asked for, so read on until all have arrived. At the end of the file, it returns no
+# bytes. And an open file cannot be pickled, so a worker that is not forked must open the file itself. A method `__reduce__`
+# returns what is sent to such a worker: the class, and the arguments with which to call it.
+#
+# </details>
+#
+# You can now solve [exercise 06](../exercises/06_read_a_squashfs_image.ipynb).
 
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
@@ -524,9 +568,10 @@ for name in ("networkx", "torch"):
     print(f"import {name:9} {own[name]:4,} modules in files of its own")
 
 # %% [markdown]
-# At the start of a job, all processes open these files in the same second. We measured `import torch` by 8 ranks on simulated
-# storage that caches no names, which is the worst case (`slurm/env/README.md`). From many files, the storage received 51,488
-# look-ups and 8,208 opens. From one squashfs file, sent once to each node, it received 5 look-ups and 2 opens.
+# At the start of a job, all processes open these files in the same second. We counted the requests of `import torch` by 8 ranks
+# (`slurm/env/README.md`). In the worst case, no node remembers names. Then the storage received 8,208 opens, and six times as
+# many look-ups, because Python looks for each module in several places. When the environment was one squashfs file, which was
+# sent once to each node, the storage received 2 opens and 5 look-ups.
 #
 # We repeat this with a smaller package, `networkx`. The folded cell packs it into one file.
 
@@ -589,9 +634,12 @@ if not imports:
 
 # %% [markdown]
 # From many files, Python sends at least four requests for each module, and it waits for each of them. From one file, the mount
-# on this node answers the look-ups, so the storage receives only a few requests and then reads. The reads are neither
-# counted nor delayed here, so real storage takes longer. Where the client caches names, the gain is smaller. And unpacking
-# needs CPU time: when eight ranks imported torch on two busy cores, it took 98 s from one file and 72 s from many.
+# on this node answers the look-ups, so the storage receives only a few requests, and then reads. (The reads are neither counted
+# nor delayed here, so real storage takes longer.)
+#
+# So one file **pays on many nodes**, where the metadata server is the limit. On one small machine, **it does not pay**: when eight
+# ranks imported torch on two busy cores, it took 98 s from one file and 72 s from many. The reason is not compression. Each new
+# page of a library is a request to the mount, which needs CPU time.
 #
 # Pack your environment once. You need `mksquashfs`, and the nodes must have the same base Python:
 #
@@ -634,8 +682,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A `train.sqfs` of photographs is as large as the folder, but random reads are slow. First suspicion?
-# (a) squashfs is slow (b) it was packed with the defaults, above all gzip (c) it must be mounted
+# **1.** A `train.sqfs` of photographs is as large as the folder, but random reads are slow. What do you suspect first?
+# (a) Squashfs is slow. (b) It was packed with the defaults, above all gzip. (c) It must be mounted.
 #
 # <details>
 # <summary>Answer</summary>
@@ -646,8 +694,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # </details>
 #
 # **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With 0 workers all
-# samples are right. What happens with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) an exception (b) some
-# samples are wrong, without an error (c) all samples are right, because each worker has its own copy of the object
+# samples are right. What happens with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) An exception is raised.
+# (b) Some samples are wrong, without an error. (c) All samples are right, because each worker has its own copy of the object.
 #
 # <details>
 # <summary>Answer</summary>
@@ -659,13 +707,13 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # </details>
 #
 # **3.** Your storage gives one reader 2,000 MB/s, and zstd is faster below 900 MB/s. Should you compress annotations that
-# are read in long runs? (a) yes, they become smaller (b) no, not for speed (c) no, never compress
+# are read in long runs? (a) Yes, they become smaller. (b) No, not for speed. (c) No, never compress.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. At 2,000 MB/s, unpacking takes longer than fetching the saved bytes. Compressing may still be right because of a
-# quota. (c) is wrong, because at 300 MB/s compressed files are faster.
+# **(b)**. At 2,000 MB/s, it takes longer to unpack than to fetch the bytes that compression saves. Compressing may still be right
+# because of a quota. (c) is wrong, because at 300 MB/s compressed files are faster.
 #
 # </details>
 

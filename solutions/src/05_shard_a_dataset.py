@@ -153,8 +153,7 @@ equal
 # ## With your functions
 #
 # The first cell packs the images into shards of 60. In the second cell, 2 ranks with 3 workers each read one epoch as your
-# functions tell them. Here a rank may begin again, because your shuffle knows the number of the epoch. With `detshuffle`
-# before the splits, a rank may not begin again, because `detshuffle` counts the passes (section 5 of the notebook).
+# functions tell them. If a rank has too few batches, your function `exactly` lets it begin again.
 
 # %% id="read"
 import tempfile
