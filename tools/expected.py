@@ -14,7 +14,7 @@ ROWS = (
     # notebook, what it is called there, file, operation, name
     (
         "01",
-        "packing from 2 ms per operation, one file after the other",
+        "packing from 2 ms per request, one file after the other",
         "slow.json",
         PACKING,
         "serial script",
@@ -27,7 +27,7 @@ ROWS = (
     ("06", "the same from squashfs", "peers.json", "random reads", "squashfs"),
     (
         "07",
-        "staging from 2 ms per operation: `cp -r` of files",
+        "staging from 2 ms per request, without the limit of 100 MB/s of the notebook: `cp -r` of files",
         "stage.json",
         STAGING,
         "cp -r of small files",

@@ -28,8 +28,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts of requests, bytes and copies, so they are the same on a busy machine. The
-# measured speeds of section 2 and the measured seconds of section 4 are not.
+# The main findings of this notebook are counts of requests, bytes and copies, which are the same on a busy machine. Only
+# sections 2 and 4 also measure speeds and seconds, and a busy machine changes these.
 
 # %% id="start"
 import sys
@@ -59,11 +59,11 @@ from smallfiles.progress import bytes_text
 from smallfiles.slowfs import SlowConfig, open_slow
 from smallfiles.staging import placement
 
-storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms for a look-up or open
+storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms per request, 100 MB/s
 config = staging.StageConfig(leave_bytes=256 << 20)  # leave this much memory for workers
 
 # %% [markdown]
-# The folded cell packs the images into the file `packed`, and makes the folder `here`, which is on this node, for copies.
+# The folded cell packs the images into the file `packed`, and creates `here`, a folder on this node for our copies.
 
 # %% jupyter={"source_hidden": true}
 import atexit
@@ -110,12 +110,13 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# You may fill the space that is free, but not more than what remains of your job's memory limit. On most clusters, a file in
-# `/dev/shm` counts as memory of the job. The folded cell writes 256 MiB there and asks the kernel how much memory is used.
+# Less, because a file in `/dev/shm` occupies memory, and on most clusters this counts as memory of your job. So you may use the
+# smaller of two amounts: the space that is free there, and the memory that your job has left. The folded cell writes 256 MiB
+# into `/dev/shm`, and asks the kernel how much memory is used before and after.
 
 # %% jupyter={"source_hidden": true}
 def used():
-    """Bytes of memory that the kernel counts: those of files, and those of this job where it has a limit."""
+    """Return the bytes of memory that the kernel counts: of files in memory, and of this job if it has a limit."""
     line = next(line for line in open("/proc/meminfo") if line.startswith("Shmem:"))
     counters = {1: "memory.usage_in_bytes", 2: "memory.current"}  # of control groups of both versions
     job = [int((folder / counters[version]).read_text()) for version, folder, _ in nodelocal.memory_limits(Path("/"))]
@@ -130,8 +131,8 @@ with open(trial, "wb") as file:
         file.write(piece)
 more = [(now - then) >> 20 for now, then in zip(used(), before, strict=True)]
 trial.unlink()
-print(f"a file of {count} MiB: files take {more[0]} MiB more memory,")
-print(f"and this job {more[1]} MiB more (others use memory too)" if more[1:] else "and this job has no limit here")
+print(f"After writing {count} MiB, the files in memory have grown by {more[0]} MiB,")
+print(f"and the memory of this job by {more[1]} MiB" if more[1:] else "and this job has no memory limit here")
 
 # %% [markdown]
 # So the copy and the workers of the loader share the memory of the job. The next cell stages the file. At the end of the
@@ -167,29 +168,29 @@ def by_stage(file):
 # %% [markdown]
 # First we count the requests that each of them sends to the storage.
 #
-# > **Predict.** How many look-ups and opens does `cp -r` send for 400 images?
+# > **Predict.** How many requests (look-ups, opens and listings together) does `cp -r` send for 400 images?
 
 # %%
-guess = None  # your guess: look-ups, opens and listings of cp -r
+guess = None  # your guess: requests of cp -r
 
 # %%
 ways = {"cp -r": (source.root, "", by_cp), "dd": (packed.parent, packed.name, by_dd)}
 ways["stage"] = packed.parent, packed.name, by_stage
-requests = {}
-for name, (folder, file, copy) in ways.items():
+for name, (folder, file, work) in ways.items():
     with open_slow(folder, SlowConfig(latency_s=0)) as slow:
         with measure.requests(slow) as asked:
-            if slow.how == "fuse":  # where mounting is forbidden, nothing can be counted here
-                copy(slow / file)
-    requests[name] = asked["metadata"]
-    print(f"{name:5} {requests[name]:5,} requests, {asked['bytes'] / 1e6:.1f} MB; your guess for cp -r: {guess}")
+            if slow.how == "fuse":  # if mounting is not allowed, nothing can be counted here
+                work(slow / file)
+    print(f"{name:5} {asked['metadata']:5,} requests, {asked['bytes'] / 1e6:.1f} MB")
+print("your guess for cp -r:", guess)
 
 # %% [markdown]
-# All three read the same bytes. But `cp -r` looks each small file up twice and opens it, so it sends three requests per
-# image. `stage` sends about a dozen requests altogether. If each request takes 2 ms, 1,200 requests take 2.4 s, while the
-# bytes take only 0.45 s at 100 MB/s. So we expect `stage` to be about (2.4 + 0.45) / 0.45 ≈ 6 times as fast.
+# All three read the same bytes. In notebook 01, a new file costs two requests, a look-up and an open. Here it costs three.
+# `cp -r` asks for the attributes of each file before it opens the file. `slowfs` does not remember names, so each of these calls
+# needs a look-up. `stage` sends about a dozen requests altogether.
 #
-# The folded cell measures it.
+# If each request takes 2 ms, 1,200 requests take 2.4 s, while the bytes take only 0.45 s at 100 MB/s. So we expect `stage` to be
+# about (2.4 + 0.45) / 0.45 ≈ 6 times as fast. The folded cell measures it.
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
@@ -205,6 +206,9 @@ axes = {"x": "speed, relative to cp -r", "groups": ("dd", "stage"), "note": f"2 
 figures.bars(speeds, title, **axes, base="cp -r, small files")
 
 # %% [markdown]
+# Without the limit of 100 MB/s, the bytes take almost no time. Then `stage` is 26 to 46 times as fast as `cp -r`, and this
+# is the difference that the [expected numbers](../docs/expected.md) show.
+#
 # Checking the blocks costs hardly any time, because the storage is slower than the check. And it is worth it. Files and copies
 # rarely become corrupt, but nothing reports it when they do. The folded cell flips one bit of a packed file and copies the
 # file with `cp` and with `stage`.
@@ -252,15 +256,16 @@ def if_missing(rank):
 
 
 # %% [markdown]
-# Four ranks start, each 0.1 s after the one before. A copy of 44 MB at 50 MB/s takes 0.9 s.
+# Four ranks start, each 0.1 s after the one before. A copy of 44 MB at 50 MB/s takes 0.9 s. When `if_missing` returns, a rank
+# believes that the file is ready.
 #
-# > **Predict.** Rank 1 starts 0.1 s after rank 0. How many MB does it find when its function returns?
+# > **Predict.** Rank 1 starts 0.1 s after rank 0. How large is the file at the moment when rank 1 believes that it is ready?
 
 # %%
 guess = None  # your guess: MB that rank 1 finds
 
 # %% [markdown]
-# The folded cell defines `four_ranks`, which starts four processes, and it draws what they find.
+# The folded cell defines `four_ranks`, which starts four processes. It draws the size of the file that each rank finds.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -277,7 +282,7 @@ def as_rank(work, rank):
 
 
 def four_ranks(work):
-    """The MB that each of four ranks finds; prints how many have copied."""
+    """Return the MB that each of four ranks finds, and print how many of them have copied."""
     began = time.perf_counter()
     with ProcessPoolExecutor(4, mp_context=fork) as pool:
         found = list(pool.map(as_rank, [work] * 4, range(4)))
@@ -287,13 +292,12 @@ def four_ranks(work):
     return {f"rank {rank}{' copies' * own}": round(mb) for rank, (own, mb) in enumerate(found)}
 
 
-first, *others = four_ranks(if_missing).items()
-each = dict([*others, first])  # the guess is at rank 1, so its bar comes first
-title = f"Without a rename, one rank finds only {min(each.values())} of the file's {round(size / 1e6)} MB"
-title = title if min(each.values()) < round(size / 1e6) else "In this run every rank was late enough to find the whole file"
+sizes = four_ranks(if_missing)
+title = f"Without a rename, one rank finds only {min(sizes.values())} of the file's {round(size / 1e6)} MB"
+title = title if min(sizes.values()) < round(size / 1e6) else "In this run every rank was late enough to find the whole file"
 note = f"ranks start 0.1 s apart, a copy takes {size / 50e6:.1f} s"
 axes = {"x": "MB that a rank finds", "guess_of": "rank 1", "note": note}
-show.figure(figures.bars(each, title, guess=guess, **axes))
+show.figure(figures.bars(sizes, title, guess=guess, **axes))
 
 # %% [markdown]
 # Rank 0 copies. The other ranks see the name of the file as soon as rank 0 has created it, while most of the bytes are still
@@ -393,10 +397,10 @@ def copying(path, to):
 
 
 # %% [markdown]
-# We count the bytes that the storage must deliver, first for epochs from the packed file, then for a copy and epochs from the
-# copy.
+# We compare two trainings. One reads every epoch from the packed file on the storage. The other one first copies the file, and
+# then reads every epoch from the copy. We count the bytes that the storage must deliver.
 #
-# > **Predict.** After how many epochs has the staged training read fewer bytes from the storage?
+# > **Predict.** After how many epochs has the storage delivered equally many bytes to both?
 
 # %%
 guess = None  # your guess: epochs
@@ -405,18 +409,17 @@ wait_s = 0.0  # leave it for now: seconds that each random read waits for an ans
 # %%
 with open_slow(packed.parent, SlowConfig(latency_s=0)) as slow:
     mounted = slow.how == "fuse"
-    seen = slow / packed.name if mounted else packed
+    file = slow / packed.name if mounted else packed
     delivered = {}
     for name, work in {"an epoch": epoch, "the copy": partial(copying, to=here)}.items():
         with measure.requests(slow) as asked:
-            work(seen)
+            work(file)
         delivered[name] = (asked["bytes"] if mounted else size) / 1e6
 print({name: f"{mb:.1f} MB" for name, mb in delivered.items()}, "your guess:", guess)
 
 # %% [markdown]
-# The copy reads as many bytes as one epoch. So without staging the storage delivers the data set once per epoch, and with
-# staging only once. After the first epoch, staging has read less. If a read costs only the time of its bytes, staging also
-# saves time from then on.
+# The copy reads as many bytes as one epoch. So after one epoch, both trainings have read equally many bytes. From the second
+# epoch on, the staged training has read fewer. If a read costs only the time of its bytes, staging also saves time from then on.
 #
 # The folded cell measures the seconds of an epoch from slow storage, of an epoch from the copy, and of the copying.
 
@@ -454,9 +457,9 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 # cells again.
 #
 # With N nodes, each node reads only 1/N of the data set per epoch, so it saves only 1/N of the time. But it copies the
-# whole data set. So staging may need N times as many epochs.
+# whole data set. So staging may need N times as many epochs to pay off.
 #
-# There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as
+# There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as long as
 # training, whichever takes longer.
 #
 # > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
@@ -466,7 +469,8 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 my_guess = None  # your guess: "as before", "twice as many" or "never"
 
 # %%
-mine, nodes = 0.7, 1  # change me: training as a share of reading; nodes that copy (1 to check your guess)
+mine = 0.7  # change me: time of training, divided by the time of reading
+nodes = 1  # change me: nodes that copy; leave 1 to check your guess
 for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
@@ -475,9 +479,10 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
-# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, and not a raw read. If the
-# data set fits into the *page cache*, later epochs may not read from the storage at all. Then only the first epoch can save
-# time, so on one node a result above 1 means never (on N nodes, a result above N).
+# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, and not a raw read.
+#
+# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy. Then only
+# these first reads can save time. So do not stage on one node if the cell above says more than one epoch.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
@@ -506,7 +511,7 @@ def left_behind():
 
 
 def end(file, moment, number):
-    """What one process leaves when this signal meets it, and what the next one finds."""
+    """Return what one process leaves when this signal ends it, and what the next process does with it."""
     ready = fork.Event()
     process = fork.Process(target=stage_and_use, args=(file, ready))
     process.start()
@@ -523,7 +528,7 @@ def end(file, moment, number):
 
 
 # %% [markdown]
-# > **Predict.** What is left in each case: nothing, half a copy, or the whole copy? What does the next `stage` do with it?
+# > **Predict.** What is left in each case: nothing, half a copy, or the whole copy?
 
 # %%
 guesses = dict.fromkeys(("SIGTERM while copying", "SIGKILL while copying"))  # your guesses: nothing, half or all
@@ -580,8 +585,8 @@ show.command(staging.StageConfig(), "archive/train.arrow", "auto", "scratch/data
 show.command(staging.StageConfig(), "scratch/data/train.arrow")
 
 # %% [markdown]
-# An EXIT trap of the job script removes the copy. Set the trap in the script itself. Inside `$(…)` it would run when
-# that subshell ends, which is before the training.
+# An EXIT trap is a command that the shell runs when it exits. Set it in the job script itself, and it removes the copy when the
+# job ends. (The shell inside `$(…)` exits before the training begins. A trap that is set there would remove the copy too early.)
 #
 # ```bash
 # time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1          # before other reads fill the cache
@@ -591,13 +596,15 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # ```
 #
 # "Cold" describes this node only. A server may still have the file in its memory, and then the storage looks too fast. The next
-# cell computes when staging pays off. It assumes that training only reads, and that it always reads from the storage.
+# cell computes when staging pays off. It assumes that the training waits only for reads, and that without a copy every read goes
+# to the storage.
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your data set, and the workers of all ranks
-copy_s, stored, staged = 60, 400, 4_000  # change me: `time` of the slowest node; the two rates
-saved = samples / workers * (1 / stored - 1 / staged)  # per epoch, if each worker reads at this rate
-print(f"staging pays off after {copy_s / saved:.2f} epochs")
+copy_s = 60  # change me: seconds that `time` shows for the slowest node
+from_storage, from_copy = 400, 4_000  # change me: samples/s of one worker
+saved_s = samples / workers * (1 / from_storage - 1 / from_copy)  # per epoch
+print(f"staging pays off after {copy_s / saved_s:.2f} epochs")
 
 # %% [markdown]
 # <details>
@@ -610,7 +617,9 @@ print(f"staging pays off after {copy_s / saved:.2f} epochs")
 # unstage`. `each_node` of `slurm/lib.sh` runs a command once on each node. `unstage` without a path releases all copies
 # of this job.
 #
-# The course has both steps as jobs. `seen` is a folder for records.
+# The course has two jobs. The first one copies from the archive to scratch. The second one copies from scratch to all nodes, and
+# reads an epoch from the copies. Each process writes into the folder `seen` which samples it has read, and the job checks that
+# none is missing.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.arrow scratch/data
@@ -623,7 +632,7 @@ print(f"staging pays off after {copy_s / saved:.2f} epochs")
 # ## Key points
 #
 # - On most clusters a file in `/dev/shm` counts as memory of the job. Fill at most what remains of its limit.
-# - Pack first. Then the copy needs a dozen requests instead of three per image, and each block can be verified.
+# - Pack first. Then the copy needs a dozen requests altogether, instead of two or three per image, and each block can be verified.
 # - Take a lock, look for the file, copy it to a temporary name, verify it, and rename it. Then one rank copies, and all ranks
 #   use the copy.
 # - The copy reads as many bytes as one epoch. The time of the copy, divided by the time saved per epoch, is the number of
