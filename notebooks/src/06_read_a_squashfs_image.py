@@ -108,8 +108,8 @@ print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {read
 # | compression | cuts each file into *blocks* and compresses each block | all blocks of the image |
 # | *fragments* | joins small files, and the last pieces of large files, in one block | also the neighbours of the image in its block |
 #
-# The next cell writes the same images with four settings. With the first setting, it writes what the program `mksquashfs`
-# writes by default, with blocks of 128 KiB. (`mksquashfs` joins the last pieces of large files only with `-tailends`.)
+# The next cell writes the same images with four settings. The first one is the default of the program `mksquashfs` (gzip, blocks
+# of 128 KiB) with its option `-tailends`, which joins the last pieces of large files, too.
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -277,7 +277,7 @@ def first_epoch(way):
         return read_files(folder) / (perf_counter() - began)
 
 
-works = [way.name for way in how_to_mount(packed) if way.available and way.inside]
+works = [way.name for way in how_to_mount(packed) if way.available and way.inside]  # inside: from this running program
 mounts = {"FUSE" if "fuse" in name else name: name for name in reversed(works)}
 with ExitStack() as stack:
     ways = {"plain files": partial(read_files, source.root)}
@@ -304,8 +304,8 @@ show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
 # Both mounts are slow in the first epoch, because the kernel must first find each file and fetch its bytes. In later epochs it
-# remembers names and bytes. Its own mount is then about as fast as plain files. With FUSE, the kernel still asks the helper
-# program at each open.
+# remembers names and bytes. On a calm machine, its own mount is then about as fast as plain files. With FUSE, the kernel still
+# asks the helper program at each open.
 #
 # `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng, if it is installed
 # (`apt-get install libsquashfs1`). The two back ends find files with different code, so each can check the other. The next cell

@@ -552,7 +552,7 @@ print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 print("staged copies of yours on this node:", len(staging.listing([here, victims])))
 
 # %% [markdown]
-# You can now solve task B of [exercise 07](../exercises/07_stage_a_dataset.ipynb).
+# You can now solve task B of [exercise 07](../exercises/07_stage_a_dataset.ipynb), which is optional.
 
 # %% [markdown] id="tiers"
 # ## Storage of a centre, tier by tier
