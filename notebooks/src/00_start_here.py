@@ -25,7 +25,7 @@
 # <summary>You have only three hours?</summary>
 #
 # Do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05 (sections 1, 2, 4, 5), 08 (sections
-# 1, 3), 07 (sections 3, 4), and section 5 of 11 with your own data. Later notebooks begin with a *Recall* question about
+# 1, 5), 07 (sections 3, 4), and section 5 of 11 with your own data. Later notebooks begin with a *Recall* question about
 # an earlier notebook. Skip the question if you have skipped that notebook. If you have masks, numbers, or tables of your
 # own, see [13](13_bring_your_own_data.ipynb).
 #

@@ -22,14 +22,13 @@
 # - name the stage that you should improve,
 # - decode, crop and scale in the cheapest order,
 # - choose the settings of a `DataLoader`,
-# - measure how long training waits, and read a GPU's gauge correctly,
-# - say whether a ring would help.
+# - measure how long training waits, and read a GPU's gauge correctly.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts, simulations and processor times, so they are the same on a busy machine. The
-# measured curves of section 3 and the measured bars of section 5 are not: they need CPUs that no other program uses.
+# Counts and simulations are the same on every machine, and processor times change little on a busy one. *Send* in section
+# 1 and the measured figures of sections 3 and 5 are real times, so they need free CPUs.
 
 # %% id="start"
 import sys
@@ -91,8 +90,7 @@ reader = formats.open(packed)
 # - *collate* the views into one batch,
 # - *send* the batch from a worker process to the training process.
 #
-# We compare five programs that make almost the same views. The folded cell picks a random view for each image, so that all
-# programs make the same one.
+# We compare five programs. The folded cell picks a random view for each image, so that all five show the same part of it.
 
 # %% jupyter={"source_hidden": true}
 from collections import namedtuple
@@ -115,7 +113,7 @@ def draw_view(index):
 views = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
-# The first program makes a common mistake. It converts the whole image to floats and scales it, and only then it crops.
+# The first program makes a common mistake. It converts the whole image to floats, scales it, and crops it only then.
 # Each program yields the stage and the result of each step, so that we can count and time them.
 
 # %%
@@ -165,8 +163,8 @@ def mine(data, view):
 # </details>
 #
 # The folded cell contains two more programs. In `usual`, Pillow scales the whole image, and `ToTensor` converts the view
-# to floats at the end. `toolbox` never makes floats. With TurboJPEG 3 it also decodes only the part that the view shows.
-# (Without TurboJPEG 3 it decodes the whole image, so it gains less.)
+# to floats at the end. `toolbox` never makes floats. If TurboJPEG 3 is installed, it also decodes only the part that the
+# view shows.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.picture import open_picture
@@ -177,7 +175,7 @@ def usual(data, view):
     yield "decode", picture
     yield "augment", (whole := F.resize(picture, [view.short]))
     shown = F.crop(whole, view.top, view.left, 224, 224)
-    yield "augment", F.to_dtype(F.to_image(shown), torch.float32, scale=True)  # which is `ToTensor`
+    yield "augment", F.to_dtype(F.to_image(shown), torch.float32, scale=True)  # what `ToTensor` does
 
 
 def toolbox(data, view):
@@ -188,7 +186,7 @@ def toolbox(data, view):
 
 
 # %% [markdown]
-# First we count. How many bytes does each program make to show one view?
+# First we count the bytes of all results that a program yields for one view. (Copies inside a library are not counted.)
 #
 # > **Predict.** The view itself has 224 x 224 x 3 = 150,528 bytes. How many megabytes of pixels does `floats_first` make on
 # > the way?
@@ -228,7 +226,7 @@ figures.bars(megabytes, title, **axes, note="mean of 96 images")
 #   convert the whole batch later (`images.normalise`).
 #
 # Do fewer bytes also mean less time? The folded cell defines two clocks. The first one counts the processor time of each
-# stage, which other programs change little. The second one times how long it takes to send a batch.
+# stage, and the second one times how long it takes to send a batch.
 
 # %% jupyter={"source_hidden": true}
 import warnings
@@ -280,16 +278,19 @@ for name, stages in bars.items():
     stages["send"] = send[batches[name].element_size()]
 total = {name: sum(stages.values()) for name, stages in bars.items()}
 longest = max(list(bars["toolbox"])[:-1], key=bars["toolbox"].get)  # without send, which is not processor time
-title = f"The toolbox makes a batch {total['usual'] / total['toolbox']:.1f} times as fast as the usual program, and mostly {longest}s"
+faster = total["usual"] / total["toolbox"]
+title = f"The toolbox is {faster:.1f} times as fast as the usual program, and its longest stage is {longest}"
 note = "processor time, median of 9 batches; send: until the batch has arrived, fastest of 12"
 show.figure(figures.bars(bars, title, x="time per batch of 16 (ms)", note=note))
 
 # %% [markdown]
-# Programs that make fewer bytes are also faster. When we changed `mine` to keep bytes, *augment* and *send* took less
-# than half of the time that they take in `crop_first`. If your bars are equal, change `mine` and run the cells again.
+# `floats_first` makes the most bytes and is the slowest program, and `toolbox` makes the fewest and is the fastest. In
+# between, bytes are not everything: `crop_first` makes slightly more than `usual`, but it is slightly faster. When we changed
+# `mine` to keep bytes, *augment* and *send* took less than half as long as in `crop_first`. If your bars for `mine` and
+# `crop_first` are equal, change `mine` and run the cells again.
 #
-# Without both habits, mostly decoding remains. `toolbox` shortens decoding, too, because it does not make pixels that
-# the view does not show.
+# Once a program has neither habit, most of its time is decoding. `toolbox` shortens this stage, too, because it decodes
+# only the part of the image that the view shows.
 #
 # You can now solve tasks 3 and 4 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
@@ -337,8 +338,7 @@ axes = {"x": "processor time per image (ms)", "guess_of": "RandomResizedCrop +",
 figures.bars(times, title, **axes, guess=guess and plain * (1 + guess / 100))
 
 # %% [markdown]
-# Changing colours needs CPU time, so you need more workers for the same number of images per second. The difference
-# between the two kinds of crop is smaller.
+# Changing colours needs CPU time, so the same number of images per second needs more workers.
 #
 # <details>
 # <summary>Large photographs: decode them at a reduced size</summary>
@@ -354,8 +354,7 @@ figures.bars(times, title, **axes, guess=guess and plain * (1 + guess / 100))
 #
 # A worker is a process that makes batches for the training process. For each image it does two things. First it *waits*
 # until the file has arrived, and needs no CPU. Then it *computes* the view, and needs one. How many workers are enough?
-#
-# We simulate them. The next cell computes when each image is ready, for any number of workers and CPUs. It uses no clock.
+# The next cell simulates when each image is ready. It uses no clock.
 
 # %%
 def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
@@ -400,7 +399,7 @@ show.figure(fig, alt=f"Line chart. {title}. Simulated, with 3 ms of a CPU per im
 # two CPUs busy. From slow storage, each worker waits for four fifths of its time, so it takes ten workers to keep two
 # CPUs busy. But these workers also burden a server that others use. Packing removes the wait for everybody.
 #
-# Now we measure, with the `Dataset` that you know:
+# Now we measure. `Views` is an ordinary PyTorch `Dataset` that reads one file per image and returns one view of it:
 
 # %%
 names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
@@ -427,7 +426,7 @@ def by_processes(store, count, workers):
         batch_size=8,
         shuffle=True,
         num_workers=workers,  # 0: the training process makes its batches itself
-        multiprocessing_context="fork" if workers else None,  # others cannot import `Views` from a notebook
+        multiprocessing_context="fork" if workers else None,  # spawned workers cannot import it
         prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
         persistent_workers=workers > 0,  # keep them alive between epochs
         pin_memory=torch.cuda.is_available(),  # a GPU copies faster from pinned memory
@@ -435,8 +434,8 @@ def by_processes(store, count, workers):
 
 
 # %% [markdown]
-# The folded cell reads epochs with 0 to 8 workers, from memory and from a slow mount. There, finding a file and opening it
-# take 6 ms each, for any number of files at once.
+# The folded cell reads epochs with 0 to 8 workers, from memory and from a slow mount. On that mount, finding a file takes
+# 6 ms and opening it another 6 ms, so each image waits for 12 ms, as in the simulation.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -458,7 +457,7 @@ title = f"Measured here, workers multiply the rate by {gain['memory']:.1f} from 
 axes = {"x": "workers", "y": "images per second", "note": "the fastest of 4 runs from memory, of 2 from slow storage"}
 show.figure(figures.lines(lines, title, **axes, marks={"CPUs": setup.cpus} if setup.cpus <= 8 else {}))
 dataset, passes = Views(source.store, len(names)), []
-for _ in range(4):  # the fastest, as of the rates
+for _ in range(4):  # keep the fastest of 4 passes, as for the rates above
     began = time.thread_time()
     for index in range(48):
         dataset[index % len(dataset)]
@@ -467,11 +466,10 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(pass
 
 # %% [markdown]
 # From memory, the measured line should stop rising near the number of free CPUs. From slow storage, it should rise
-# further. On a busy machine, both lines are lower, and the line from memory may even fall, because there are no free CPUs
-# for the workers.
+# further. On a busy machine, both lines are lower, and the line from memory may even fall.
 #
-# Two workers on two CPUs gain less than the simulation says, because sending and receiving batches need CPU time, too. So
-# one worker may even be slower than none.
+# Workers gain less than the simulation says, because sending and receiving batches need CPU time, too. One worker may even
+# be slower than none.
 #
 # <details>
 # <summary>Are these workers enough for your GPU?</summary>
@@ -485,7 +483,8 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(pass
 #
 # Batches that wait for training need memory. Worker processes keep them in `/dev/shm`.
 #
-# > **Predict.** 8 workers keep 2 batches of 256 views each. How many gigabytes is that if the views are floats?
+# > **Predict.** Each of 8 workers keeps 2 batches ready, and a batch has 256 views. How many gigabytes do these batches
+# > need if the views are floats?
 
 # %%
 import shutil
@@ -535,8 +534,8 @@ def fill(transform, batches):  # the producer
 
 
 # %% [markdown]
-# > **Predict.** 12 batches go through a ring of 6 slots. Training is slow, so the ring fills up. How many batches are
-# > waiting in the ring at most while training uses one: 12, 6 or 5?
+# > **Predict.** 12 batches go through a ring of 6 slots. Training is slow, so the ring fills up. While training uses one
+# > batch, how many finished batches wait in the ring at most: 12, 6 or 5?
 
 # %%
 for slot in range(SLOTS):
@@ -557,7 +556,7 @@ print(f"{taken} batches through {SLOTS} slots; at most {max(waiting)} waited dur
 # Training uses one of the six slots during its step, so at most 5 batches can wait in the others.
 #
 # When does a ring help? Suppose that a training step takes 20 ms and that a batch is made in 9 ms. On average, batches are
-# made fast enough. But for 0.27 s in every 0.6 s the storage does not answer. Again we simulate, so no clock is needed.
+# made fast enough. But for 0.27 s in every 0.6 s the storage does not answer. Again we simulate.
 
 
 # %%
@@ -575,14 +574,14 @@ def simulate(slots, make_s=0.009, stall_s=0.27, step_s=0.02, steps=200):
 
 
 # %% [markdown]
-# > **Predict.** How many slots are enough so that training does not wait during a stall? And how many would help if there
-# > were no stalls, but each batch took 30 ms: 10, 100, or no number?
+# > **Predict.** How many slots are enough so that training does not wait during a stall?
 
 # %%
 my_slots = 8  # change me: slots that are enough for the stall
 
 # %% [markdown]
-# The folded cell prints how long training waits. It draws how many batches are ready each time training asks for one.
+# The folded cell prints how long training waits in two cases: with these stalls, and without stalls when each batch takes
+# 30 ms, which is longer than a step. For the stalls, it draws how many batches are ready each time training asks for one.
 
 # %% jupyter={"source_hidden": true}
 def share(made, taken, step_s=0.02):
@@ -629,8 +628,8 @@ show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_sl
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# How do you know whether your training waits for data? You can measure it in the training loop. Here a sleep of 40 ms
-# stands for a training step, because the GPU computes without the CPUs.
+# You can measure in the training loop how long training waits for data. Here a sleep of 40 ms stands for a training step,
+# because the GPU computes without the CPUs.
 
 
 # %%
@@ -703,14 +702,14 @@ show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, m
 
 # %% [markdown]
 # Here a batch takes less time than a step, so one worker can hide all of the work if it has a CPU of its own. On a busy
-# machine it has not, and training waits for longer than expected.
+# machine, training waits for longer than expected.
 #
 # What to do about the waiting:
 #
 # - If training waits for less than about 5 % of the time, stop. Faster loading gains at most 5 %.
 # - If no batch is ready when training asks, make batches cheaper (section 1) or get more CPUs.
-# - If batches are ready and training still waits, receiving them is slow. Processes must send their batches. Threads send
-#   nothing, but they share Python's lock with training. A ring avoids both.
+# - If finished batches are ready and training still waits, receiving them is slow. Worker processes must send each batch to
+#   training. Threads send nothing, but they compete with training for Python's lock. A ring avoids both.
 #
 # **Do not rely on the GPU's gauge.** `nvidia-smi` shows the percentage of time in which [at least one
 # kernel](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html) was running on the GPU. A kernel that only
@@ -778,7 +777,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # - Measure all stages of a batch before you change one of them.
 # - Crop before you scale. Keep bytes, and let the GPU convert them to floats.
-# - Workers compute and wait. If they only compute, start as many per rank as the rank has CPUs. If they wait for
+# - Workers compute and wait. If they only compute, start one worker for each CPU of the rank. If they also wait for
 #   storage, more workers help, but packing helps more.
 # - A ring or more prefetching helps during stalls. It does not help if batches are made too slowly on average.
 # - Measure how long training waits, on every rank. A GPU's gauge can show 100 % while the GPU only waits.
@@ -817,7 +816,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <summary>Answer</summary>
 #
 # **(b)**. One rank with a slow loader makes all others wait in the exchange of gradients, where their gauges show 100 %. (a)
-# trusts a gauge that also counts waiting kernels. (c) A larger batch takes the slow loader even longer.
+# trusts a gauge that also counts waiting kernels. (c) makes each step longer, but the slow loader stays as slow.
 #
 # </details>
 

@@ -30,8 +30,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are numbers of requests, waits and bytes, so they are the same on a busy machine. Two figures
-# add measured speeds. These speeds are lower on a busy machine.
+# The findings of this notebook are counts of requests, waits and bytes, so they are the same on a busy machine. Two figures
+# also show measured speeds, which are lower on a busy machine.
 
 # %% id="start"
 import sys
@@ -42,8 +42,9 @@ from helpers import figures, show, start, worksheet
 setup = start("09")
 
 # %% [markdown]
-# The *folded* cell starts a real S3 server on this machine, and puts its keys into the environment. All requests pass through
-# `line`, which can add latency, can break connections, and counts requests and bytes.
+# The *folded* cell starts a real S3 server on this machine, stores 1,500 tiny photos in it, and puts the keys of the server
+# into the environment. All requests pass through `line`, which can add latency, can break connections, and counts requests
+# and bytes.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -66,14 +67,14 @@ for name in ("no_proxy", "NO_PROXY"):  # a proxy of your site does not reach thi
 [*server.environment]  # names only: a key in a notebook stays in its history
 
 # %% [markdown] id="recall"
-# > **Recall** (07). Staging a data set needs 60 s, and it makes each epoch 20 s shorter. After how many epochs does it pay off?
+# > **Recall** (07). Staging a data set takes 60 s, and it makes each epoch 20 s shorter. After how many epochs does it pay off?
 # > When does it never pay off?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# It pays off after 60 / 20 = 3 epochs. It never pays off if training is slower than reading, because then no epoch becomes
-# shorter.
+# It pays off after 60 / 20 = 3 epochs. It never pays off if training is slower than reading even without a copy, because
+# then no epoch becomes shorter.
 #
 # </details>
 
@@ -140,8 +141,8 @@ show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.
 
 # %% [markdown]
 # If a program sends one request after the other, it gets at most 1 / 20 ms = 50 objects per second. With images of 100 kB,
-# this is 5 MB/s, however fast the network is. An object needs about 16 MB, which is nine times latency × bandwidth, before
-# waiting no longer matters.
+# this is 5 MB/s, however fast the network is. Waiting takes less than a tenth of the time only if an object has more than
+# 16 MB. Then receiving it takes 180 ms, which is nine times the latency of 20 ms.
 #
 # The *folded* cell measures the same on our server, without added latency and with 20 ms.
 
@@ -175,7 +176,7 @@ figures.lines(lines, title, **axes, ideal=guide)
 
 # %% [markdown]
 # Two remedies follow. Store shards instead of images ([05](05_shard_a_dataset.ipynb)), and send the next requests before
-# the last one is answered (section 4).
+# the store has answered the previous one (section 4).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
@@ -204,14 +205,14 @@ for workers in (1, 8):  # change me
     print(f"{workers} in flight: {moved.objects} objects with {sent} requests in {moved.seconds:.1f} s")
 
 # %% [markdown]
-# Both pushes send the same number of requests. But with eight in flight, many of them wait at the same time. The push is not
-# eight times as fast, because some requests must come before or after all others. First `push` asks which objects exist
-# already. At the end, it lists what has arrived, and writes one more object.
+# Both pushes send the same number of requests. But with eight in flight, the waits overlap: eight requests together wait for
+# 50 ms, instead of 50 ms each. The push is not eight times as fast, because some requests must come before or after all
+# others. First `push` asks which objects exist already. At the end, it lists what has arrived, and writes one more object.
 #
 # This last object is the *manifest object*, `smallfiles.json`. It names all other objects with their digests. Why is it
 # written last? The *folded* cell starts a push, and kills it when about half of the objects have arrived.
 #
-# > **Predict.** Does a listing show the objects that have arrived? Does a reader open them?
+# > **Predict.** A listing shows the objects that have arrived. Can a reader tell from it that half of them are missing?
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -246,8 +247,8 @@ print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; no
 # The listing shows half of the objects, and nothing in it says that the rest is missing. A program that trains on whatever it
 # finds would train on half of the data, without an error. Our reader looks for the manifest object first, and refuses.
 #
-# A listing has one more trap. **Your turn.** The set-up cell stored 1,500 photos. Change the marked line so that the cell lists
-# all of them:
+# A listing has one more trap. **Your turn.** The folded cell at the top stored 1,500 photos. Change the marked line so that
+# the next cell lists all of them:
 
 # %%
 listed, names, more = client.list_objects_v2(Bucket="course", Prefix="photos/"), [], True
@@ -300,8 +301,8 @@ print(
 )
 
 # %% [markdown]
-# Two requests are enough: one for the index, and one for the image. Only the index and the image travel, and a few hundred bytes
-# of HTTP headers for each. The reader of the toolbox does the same, and keeps each index that it has read:
+# Two requests are enough: one for the index, and one for the image. Only the index, the image, and a few hundred bytes of
+# HTTP headers per request travel. The reader of the toolbox does the same, and keeps each index that it has read:
 
 # %%
 url = "s3://course/train"
@@ -339,8 +340,10 @@ print(f"whole shards: {by_shard} requests; image by image: {by_range} requests f
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# > **Predict.** The latency is 50 ms, and an epoch has 16 shards. How often does the epoch wait with 1 request in flight, and
-# > how often with 8?
+# Requests that are in flight at the same time wait together, so we count them as one wait.
+#
+# > **Predict.** The latency is 50 ms, and an epoch has 16 shards. How many waits, one after the other, does the epoch have
+# > with 1 request in flight, and how many with 8?
 
 # %%
 guess = None  # your guess, two numbers of waits: for example (16, 8)
@@ -351,8 +354,7 @@ for in_flight in (1, 2, 4, 8, 16):
     print(f"{in_flight:2} in flight: the epoch waits {waits:2} times, {0.05 * waits:.2f} s in all")
 
 # %% [markdown]
-# Requests that are in flight together wait together. So `n` requests in flight divide the number of waits by `n`. A thread
-# pool is enough to send them:
+# With `n` requests in flight, the number of waits is divided by `n`. A thread pool is enough to send them:
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -394,8 +396,9 @@ def epoch(loader):
 # <details>
 # <summary>How much memory does it need?</summary>
 #
-# `order="stream"` reads from 20 parts of the data set in turn, to mix classes. It holds one request of 16 MiB for each part,
-# and 4 requests in flight (the default). This is up to 400 MB per worker.
+# With `order="stream"`, the loader reads at 20 places of the data set in turn, to mix classes. For each place it keeps up to
+# 16 MiB in memory, and 4 more requests of up to 16 MiB are in flight (the default). With large shards, this is up to 400 MB
+# per worker. Here it is far less, because a shard has only 1 MB.
 #
 # </details>
 #
@@ -437,8 +440,8 @@ figures.lines(
 
 # %% [markdown]
 # With 8 shards in flight, an epoch waits 2 times instead of 16 times. It is not 8 times as fast, because receiving the bytes and
-# checking their digests still need time. Eight single images in flight are about as fast as one shard of eight images at a
-# time, but they need eight requests instead of one.
+# checking their digests still need time. The figure also compares single images with shards. Here a shard has eight images, so
+# requesting eight images at once is about as fast as requesting one shard. But the store gets eight times as many requests.
 #
 # > **Predict.** Your network transports 1.25 GB/s (10 Gbit/s). A single large request gets 90 MB/s after its latency of 20 ms.
 # > How many requests of 16 MiB must be in flight to fill the network?
@@ -454,8 +457,8 @@ worksheet.note("09", in_flight=in_flight)
 print(f"{in_flight} requests of 16 MiB fill the network", "" if guess is None else f"(your guess: {guess})")
 
 # %% [markdown]
-# About 15 requests are enough. 14 of them deliver 90 MB/s each, and together they fill the network, while one or two are still
-# waiting. Four workers with the default `in_flight=4` are enough for this.
+# You need 15 to 16 requests in flight. At each moment, about 14 of them deliver 90 MB/s each, which is 1.25 GB/s in all, and
+# one or two still wait for their first byte. Four workers with the default `in_flight=4` have 16 requests in flight.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
 # recommends about the same number.
 #
@@ -464,8 +467,8 @@ print(f"{in_flight} requests of 16 MiB fill the network", "" if guess is None el
 # %% [markdown] id="once" tags=["core"]
 # ## 5 · Read each sample once, on a line that breaks
 #
-# In a training that runs for days, some connections break. What happens to the samples? We read an epoch with 2 ranks, each
-# with 2 workers, and the line breaks off six answers in the middle.
+# In a training that runs for days, some connections break. What happens to the samples? We read an epoch with 2 ranks and
+# 2 workers per rank, and the line breaks off six answers in the middle.
 #
 # > **Predict.** Do all 128 samples arrive? Does any sample arrive twice?
 
@@ -487,8 +490,8 @@ print(f"{line.count()['requests']} requests for {len(shards)} shards")
 # %% [markdown]
 # Each sample arrives exactly once. For each of the six broken answers, the reader sent one more request, for the rest.
 #
-# Not every program behaves like this. Here are two ways to read one shard. The first one trusts that the answer is complete.
-# The second one counts the bytes. You will write its function `missing`.
+# Not every program behaves like this. Here are two ways to read one shard. `reads_once` trusts that the answer is complete.
+# `resumes` counts the bytes. You will write the function `missing` that it calls.
 
 
 # %%
@@ -514,8 +517,8 @@ def resumes(key):
 # > **Predict.** Three answers break off after a third of the shard. What does `reads_once` return: the shard, a part of it, or an
 # > error?
 #
-# **Your turn.** From which byte on must `resumes` request the shard, if it has `data` already? Change the marked line until the
-# second way returns the right shard.
+# **Your turn.** From which byte on must `resumes` request the shard, if it has `data` already? Change the marked line so that
+# `resumes` returns the right shard.
 
 
 # %%
@@ -552,11 +555,11 @@ for way in (reads_once, resumes):
 # ## 6 · Keep shards on the node
 #
 # *Optional, 5 minutes.* Each epoch requests the same shards again. So a node can keep some of them in `/dev/shm` or on its
-# disk. Our reader keeps a *fixed part*: the first shards of the list, as many as fit. Most caches follow another rule, LRU
-# (*least recently used*). They keep what was read last.
+# disk. Our reader keeps a *fixed part*: always the same shards, in the order of their names, as many as fit. Most caches
+# follow another rule, LRU (*least recently used*). They keep the shards that were read last.
 #
-# > **Predict.** A node has room for half of the shards, and each epoch has another order. A fixed part saves half of the
-# > requests. What percentage of the requests does LRU save?
+# > **Predict.** A node has room for half of the shards, and each epoch has a new order. From the second epoch on, a fixed part
+# > saves half of the requests. What percentage of the requests does LRU save?
 
 # %%
 guess = None  # your guess, percent of the requests that LRU saves: for example 50
@@ -595,15 +598,15 @@ bars = {"x": "requests saved (%)", "note": "LRU simulated", "counted": True}
 show.figure(figures.bars(saved, title, guess=guess, guess_of="LRU", **bars))
 
 # %% [markdown]
-# LRU saves fewer requests. In the second half of an epoch, it drops the shards of the first half, and the next epoch needs them
-# again.
+# LRU saves only about a sixth of the requests. In the second half of an epoch, it drops the shards of the first half, and the
+# next epoch needs them again.
 #
 # <details>
 # <summary>And on many nodes?</summary>
 #
 # With many nodes, a fixed part fills slowly, because each node reads only a fraction of the data set in each epoch. Take 64
-# nodes with room for half of the data set. Before its tenth epoch, a node has read 13 % of the data set, and half of this
-# belongs to its fixed part. So it saves 7 % of its requests. With many nodes, stage the data set, or stream it.
+# nodes, each with room for half of the data set. Before its tenth epoch, a node has read 13 % of the data set, and half of
+# these shards belong to its fixed part. So it saves 7 % of its requests. With many nodes, stage the data set, or stream it.
 #
 # </details>
 
@@ -632,23 +635,24 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # slurm/submit SITE 09_stream -- train.tars s3://course/train seen   # writes to `seen` which samples arrived, and counts them
 # ```
 #
-# Suppose that 64 nodes train 5,000 images of 110 kB per second each. Together they read 35 GB/s. If the store cannot deliver
-# this, copy the shards once to the parallel file system: `smallfiles pull s3://course/train train.tars`.
+# Suppose that each of 64 nodes trains 5,000 images per second, and that an image has 110 kB. Together the nodes read 35 GB/s.
+# If the store cannot deliver this, copy the shards once to the parallel file system: `smallfiles pull s3://course/train
+# train.tars`.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
 # - One request at a time delivers at most one object per round trip, so store shards and not images.
-# - With an index and a range, one image costs one request and its own bytes.
-# - Requests in flight wait together. A few of them hide the latency and fill the network.
+# - Once a reader has the index of a shard, one image costs one request and its own bytes.
+# - Requests in flight wait together. About 15 of them hide the latency and fill a network of 10 Gbit/s.
 # - The manifest object is written last and shows that an upload is complete. A listing does not show it.
 # - If an answer breaks off, request the rest by range, and check that the ETag has not changed.
-# - A single node that reads the whole data set in every epoch saves most requests with a fixed part.
+# - If one node reads the whole data set in every epoch, a fixed part saves more requests than LRU.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A round trip needs 50 ms. You read images of 100 kB one at a time, over a network of 10 Gbit/s. How fast is it?
+# **1.** A round trip takes 50 ms. You read images of 100 kB one at a time, over a network of 10 Gbit/s. How fast do you read?
 # (a) 1.25 GB/s. (b) 125 MB/s. (c) 2 MB/s.
 #
 # <details>
@@ -664,7 +668,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. If a reader does not notice it, the rest of a shard is missing. (b) A damaged JPEG raises an error, or only one image
+# **(a)**. If a reader does not notice that, the rest of a shard is missing. (b) A damaged JPEG raises an error, or only one image
 # is missing. (c) A full `/dev/shm` stops or slows a program, but it does not remove images.
 #
 # </details>

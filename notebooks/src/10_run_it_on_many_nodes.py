@@ -12,7 +12,6 @@
 #
 # - How does a process know its number, and how many processes there are?
 # - Does each sample arrive exactly once per epoch, and how would I notice if it did not?
-# - How many nodes can the storage feed?
 # - What happens at the time limit?
 
 # %% [markdown] id="objectives"
@@ -20,7 +19,6 @@
 #
 # - read the rank, the local rank, and the node from the variables of `srun` or `torchrun`,
 # - audit which rank received which sample in your own training,
-# - compute how many ranks a storage feeds,
 # - stop a training before its time limit and resume it.
 
 # %% [markdown] id="setup"
@@ -41,6 +39,7 @@ setup = start("10")
 
 # %% jupyter={"source_hidden": true}
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -77,13 +76,14 @@ if not packed.exists():
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# Each launcher tells its processes their numbers in environment variables. The table below shows them for six processes.
-# (`salloc` opens a shell in a job.) The last lines show how `smallfiles.machine.ranks` interprets them.
+# Each launcher tells its processes their numbers in environment variables. The next cell shows them for processes that were
+# started in six ways. (`salloc` opens a shell in a job.) It does not start a job: `nodes.srun(3)`, for example, only returns
+# the variables that rank 3 would have. The last lines show how `smallfiles.machine.ranks` interprets the variables.
 #
-# > **Predict.** Which of the six processes are one of four, and which are alone?
+# > **Predict.** Which of the six processes is one of four ranks, and which runs alone?
 
 # %%
-guess = None  # for example {"job script": 4, "salloc shell": 4, "srun": 4, "torchrun": 4, "laptop": 1}
+guess = None  # 4 or 1 for each of the six names below: for example {"job script": 4, "laptop": 1}
 
 # %%
 from helpers.experiments import nb10 as nodes
@@ -174,9 +174,9 @@ for images.epoch in range(2):
 """)
 
 # %% [markdown]
-# We start it on two ranks, as `torchrun --nproc-per-node 2 plain.py FOLDER` does on one node. In front of the command we
-# write `smallfiles audit --save RECORD --`. The audit does not change the program. It records which samples each rank
-# received, and in which order.
+# We start it with torchrun on two ranks, and write `smallfiles audit --save RECORD --` in front of the command. The audit
+# does not change the program. It records which samples each rank received, and in which order. Here it recognises a sample
+# by the file that was opened for it.
 
 # %%
 import shlex
@@ -209,7 +209,7 @@ record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.j
 # because only the data set knows which sample comes next. The program itself reports no error. But an epoch takes as long
 # as on one rank, and both ranks compute the same gradients.
 #
-# The record also contains the order of the samples. We draw it with one row per rank:
+# We draw the order of the samples, with one row per rank:
 
 # %%
 import json
@@ -220,21 +220,22 @@ figure, text = draw(json.loads(record.read_text()))  # or: smallfiles figure pla
 show.figure(figure, alt=text)
 
 # %% [markdown]
-# The colour of a sample says when it first arrived, so epoch 0 has a smooth band. The red marks show samples that arrive
-# more than once. Both rows of an epoch are equal, because both ranks receive the same samples in the same order. Epoch 1
-# has a new order, so it looks like noise.
+# Each sample gets its colour from its place in epoch 0, so the rows of epoch 0 run smoothly from dark to light. Epoch 1 has a
+# new order, so its colours are mixed. Both rows of an epoch are equal, because both ranks receive the same samples in the
+# same order.
 #
 # **Your turn.** Change `__iter__` in the program so that each rank reads every second file. Then run the audit again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Add `[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]` behind `sample(…)`. The verdict is then *exactly once*.
-# If the loader had workers, you would also have to split over these with `torch.utils.data.get_worker_info()`.
+# Add `[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]` directly after `sample(…)`. The verdict is then *exactly
+# once*. If the loader had workers, you would also have to divide the samples over the workers, with
+# `torch.utils.data.get_worker_info()`.
 #
 # </details>
 #
-# Now the same loop with the loader of the toolbox. It divides the samples over ranks and workers itself.
+# The loader of the toolbox divides the samples over ranks and workers itself:
 
 # %%
 ours = setup.scratch / "ours.py"
@@ -253,9 +254,8 @@ show.figure(figure, alt=text)
 # %% [markdown]
 # The verdict is *exactly once*. Read the lines that begin with *unknown*, too. They say what the audit cannot see.
 #
-# Finally, audit your own training. Two epochs of a few thousand samples are enough. With `--resume "COMMAND"` in front of
-# `--`, the audit also looks for samples that a resume repeats or skips. [docs/audit.md](../docs/audit.md) has a recipe for
-# each loader.
+# Finally, audit your own training. Two epochs of a few thousand samples are enough. [docs/audit.md](../docs/audit.md) has a
+# recipe for each loader, and shows how to audit a resume.
 
 # %%
 mine = ""  # change me: for example "torchrun --standalone --nproc-per-node 2 train.py --epochs 2"
@@ -268,8 +268,9 @@ if mine:
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Deal out the samples
 #
-# This section shows how dividing the samples goes wrong. First, a program can use a wrong number. The next cell simulates
-# two nodes with two ranks each. One program uses the rank, and the other one uses the local rank.
+# Dividing the samples can go wrong in three ways. First, a program may use its local rank where it needs its rank. The next
+# cell tries both on two simulated nodes with two ranks each. `nodes.play` runs a function in one process per rank, with the
+# variables of this rank.
 
 
 # %%
@@ -283,7 +284,8 @@ def read(rank=None, world_size=None):
 
 
 def read_by_local_rank():
-    return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
+    local_rank = int(os.environ["SLURM_LOCALID"])
+    return read(local_rank, int(os.environ["SLURM_NTASKS"]))
 
 
 for read_part in (read, read_by_local_rank):
@@ -321,8 +323,8 @@ for name, counts in reads.items():
 # PyTorch reads two samples twice, so that all ranks have the same number of steps. In a validation, these two samples
 # count twice. The audit calls this *padding by repetition*.
 #
-# Our loader reads each sample once, so some ranks may have one more step than others. In training, such a rank would wait
-# forever for the others (section 4). Set `drop_last=True` for training.
+# Our loader reads each sample once, so some ranks may have one more step than others. In training, such a rank would wait for
+# the others until a timeout (section 4), so set `drop_last=True`.
 #
 # Third, each epoch needs a new order. `DistributedSampler` only knows the epoch if you tell it:
 
@@ -345,19 +347,17 @@ print("The second epoch has", "the same order." if orders[0] == orders[1] else "
 #
 # </details>
 
-# %% [markdown]
+# %% [markdown] tags=["optional"]
 # ### Deal tar shards out
 #
-# A tar file is read from front to back, so webdataset does not deal out samples. It deals out whole shards, and it does
-# so twice: first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`).
-# [Notebook 05](05_shard_a_dataset.ipynb#4-·-Mix-across-workers) has a picture of it.
+# *Optional, 8 minutes.* A tar file is read from front to back, so webdataset does not deal out samples. It deals out whole
+# shards, first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`). [Notebook
+# 05](05_shard_a_dataset.ipynb#4-·-Mix-across-workers) has a picture of it.
 #
-# The *folded* cell packs four shards of 100 images. It also defines `read_epoch`, which plays all ranks one after the
-# other and counts how often each sample is read.
+# The *folded* cell packs four shards of 100 images, and defines `read_epoch`, which counts how often all ranks together read
+# each sample.
 
 # %% jupyter={"source_hidden": true}
-import tempfile
-
 import webdataset as wds
 from torch.utils.data import DataLoader
 
@@ -392,7 +392,7 @@ guess = None  # your guess: for example "once"
 # %%
 both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
 ways = {"both splits": both, "ranks only": {**both, "workersplitter": None}}
-ways["yours"] = both  # change me: switch off the other split
+ways["yours"] = both  # change me: set "nodesplitter" to None
 for name, splitters in ways.items():
     often, by_rank = read_epoch(**splitters)
     print(f"{name:12} {len(often)} of {samples} samples, in {often.total()} reads; the ranks read {by_rank}")
@@ -400,7 +400,7 @@ for name, splitters in ways.items():
 # %% [markdown]
 # Without the split over the workers, each sample is read twice. No error reports it, and training only becomes slower.
 #
-# **Your turn.** Let `ways["yours"]` switch off the other split. What happens?
+# **Your turn.** In `ways["yours"]`, set `nodesplitter` to `None`, and keep the split over the workers. What happens?
 #
 # <details>
 # <summary>Answer</summary>
@@ -418,7 +418,7 @@ print(f"the ranks read {by_rank} of {samples} samples")
 
 # %% [markdown]
 # One rank gets two shards, so it has twice as many steps as the others. At the end it waits for their gradients, and
-# training [hangs](https://github.com/webdataset/webdataset/issues/225).
+# training [hangs](https://github.com/webdataset/webdataset/issues/225) until the timeout.
 #
 # <details>
 # <summary>How do I avoid this?</summary>
@@ -426,14 +426,15 @@ print(f"the ranks read {by_rank} of {samples} samples")
 # - In webdataset, `WebLoader(…).repeat().with_epoch(batches)` ends the epoch of each rank after the same number of
 #   batches. A rank with fewer samples then repeats some of them, and a rank with more samples skips some. Give each
 #   worker several shards, and change their order in each epoch, so that it does not always skip the same ones.
-# - Deal out samples instead of shards. Our loader does so for shards, too, with `order="stream"` and `drop_last=True`.
+# - Deal out samples and not whole shards. Our loader can do this even if the samples are stored in shards, with
+#   `order="stream"` and `drop_last=True`.
 #
 # </details>
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 4 · Train on all of them
 #
-# So far, each rank only read its samples. To train one model, the ranks must also exchange their gradients.
+# To train one model, the ranks must also exchange their gradients.
 # `init_process_group` connects them. `DistributedDataParallel` (DDP) then averages the gradients of all ranks in each
 # `backward()`.
 #
@@ -495,7 +496,7 @@ def one_step(wrap):
 # > **Predict.** Two ranks take one step, with their own batches. Are their losses equal afterwards? Are their weights?
 
 # %%
-two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]
+two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]  # two nodes with one rank each
 for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
     for rank, (loss, weights) in enumerate(nodes.play(partial(one_step, wrap), two)):
         print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
@@ -505,7 +506,7 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # drift apart. With DDP, all ranks apply the same average, so their weights stay equal.
 #
 # The exchange needs every rank in every step. In the next cell, rank 0 takes three steps and rank 1 only two. Then rank 1
-# writes a checkpoint for 5 s.
+# does something else for 5 s, so its process stays alive.
 
 # %%
 from datetime import timedelta
@@ -516,7 +517,7 @@ def uneven():
     try:
         for _ in range(3 - rank):  # change me: equal numbers for both ranks
             dist.all_reduce(torch.ones(1))
-        time.sleep(5 * rank)  # rank 1 writes a checkpoint
+        time.sleep(5 * rank)  # rank 1 does something else
         return "done"
     except RuntimeError as error:
         return str(error).partition("] ")[2].partition(". ")[0]
@@ -526,20 +527,19 @@ for rank, end in enumerate(nodes.play(uneven, two)):
     print(f"rank {rank}: {end}")
 
 # %% [markdown]
-# Rank 0 waits for the third step of rank 1 until its timeout, so a training seems to hang. The timeout is 3 s here. By
-# default, it is 10 minutes with NCCL and 30 minutes with gloo. The checkpoint is not the cause, because it comes after the
-# last step.
+# Rank 0 waits for a third step of rank 1, which never comes. So training seems to hang until the timeout ends it. The timeout
+# is 3 s here. By default, it is 10 minutes with NCCL and 30 minutes with gloo.
 #
 # The audit reports this fault as *ranks have different numbers of batches*.
 
-# %% [markdown] id="full" tags=["core"]
+# %% [markdown] id="full" tags=["optional"]
 # ## 5 · Add nodes until the storage saturates
 #
-# If you add ranks with the same work for each, the work per second should grow with the ranks. This is called *weak
-# scaling*. It ends where the ranks need more bytes per second than the storage delivers.
+# *Optional, 8 minutes.* If you add ranks that each have the same work, the work per second should grow with the ranks. This
+# is called *weak scaling*. It ends where the ranks need more bytes per second than the storage delivers.
 #
-# A step takes 30 ms and needs 10 images of about 110 kB, which is 1.1 MB. The storage delivers 80 MB per second to all
-# ranks together.
+# In each rank, a step takes 30 ms and needs 10 images of about 110 kB, which is 1.1 MB. The storage delivers 80 MB per second
+# to all ranks together.
 #
 # > **Predict.** For how many ranks is this storage fast enough?
 
@@ -553,8 +553,8 @@ needs = batch_bytes / step_s
 print(f"A rank needs {needs / 1e6:.0f} MB/s, so {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
 
 # %% [markdown]
-# What happens with more ranks? We simulate it with a computed clock. Each rank requests its next batch when a step begins,
-# and the storage sends one batch after the other.
+# We simulate more ranks. Each rank requests its next batch when a step begins, and the storage sends one batch after the
+# other.
 
 # %%
 import heapq
@@ -576,7 +576,7 @@ def steps_per_s(ranks, shared, steps=200):
 
 
 # %% [markdown]
-# The *folded* cell draws the result, for example with `plt.plot(numbers, shared)`.
+# The *folded* cell draws the result.
 
 # %% jupyter={"source_hidden": true}
 numbers = range(1, 9)
@@ -591,11 +591,11 @@ figures.lines({"a copy per rank": copies, "one storage": shared}, title, **axes,
 # Two ranks use almost the whole 80 MB/s, so a third rank gains little and a fourth gains nothing. With a copy for each
 # rank, the rate grows with the number of ranks. But copying must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
 #
-# To measure this on your cluster, run the job of section 7 on 1, 2, 4, and 8 nodes. The storage is saturated where the
-# images per second stop growing.
+# To measure this on your cluster, run the job of section 7 on 1, 2, 4, and 8 nodes.
 #
-# Unpacked files have another limit, the opens per second. The *folded* cell computes how many ranks the opens of *this*
-# machine feed. All nodes together share this limit.
+# Unpacked files have another limit, the opens per second. The *folded* cell computes how many ranks one node can feed, from
+# the opens that you measured on this machine ([01](01_count_the_cost_of_small_files.ipynb)). This is a limit *per node*. All
+# nodes also share the metadata servers, which are a second limit ([11](11_choose_a_format.ipynb)).
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
@@ -678,8 +678,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], "" if guess is N
 # The losses are equal, because the loader continues with the next batch, and because the order and the random crops depend
 # only on the seed, the epoch, and the sample.
 #
-# `smallfiles train` works in the same way and ends with exit code 75. The job script then puts its job into the queue
-# again:
+# `smallfiles train` works in the same way. After the signal, its process ends with exit code 75, and the job script puts
+# the job into the queue again:
 #
 # ```bash
 # #SBATCH --signal=USR1@90                # to the ranks, 90 s before the limit
@@ -694,7 +694,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], "" if guess is N
 # <details>
 # <summary>What happens after code 75 without <code>|| code=$?</code></summary>
 #
-# `set -e` ends the script at `srun`, so nothing puts the job into the queue again.
+# `set -e` ends the script at `srun`, so no command puts the job into the queue again.
 #
 # </details>
 #
@@ -757,8 +757,8 @@ print(sent.log or "No job, no log.")
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute a rank, repair a loader whose fault only the audit
-# shows, and write a job script that survives its time limit.
+# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you find the rank of a process, repair a training, and write a
+# job script that survives its time limit.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -785,11 +785,11 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Check the variables of torchrun first, and then the step of `srun`. A job script is alone.
+# - Check the variables of torchrun first, and then those of the step of `srun`. A job script is a single process.
 # - An `IterableDataset` must divide its samples over ranks and workers itself.
 # - Only a count of each sample over all ranks shows that an epoch is complete. `smallfiles audit` counts in any training.
-# - If one rank has more batches than the others, training hangs.
-# - If more nodes do not read faster, but nodes with a copy each do, the storage is saturated.
+# - If one rank has more batches than the others, training hangs until a timeout ends it.
+# - If the images per second stop growing with more nodes, the storage is saturated.
 # - Request a signal before the time limit, write a checkpoint, and put the job into the queue again.
 
 # %% [markdown] id="quiz"

@@ -50,8 +50,7 @@ setup = start("11")
 # ## 1 · Compare reading with decoding
 #
 # Many comparisons of formats measure how many images per second each format delivers. We do the same, but we also
-# measure how long it takes to decode an image. The first cell stores the images in four more ways with libraries that
-# you know:
+# measure how long it takes to decode an image. The first cell stores the images in four more formats:
 
 # %%
 import tarfile
@@ -104,8 +103,7 @@ read = {
 # %% [markdown]
 # Now we read every image once, in random order. All files are in the page cache, which is the best case for reading.
 #
-# > **Predict.** Decoding an image takes some time. How many percent of that time does it take to read the image from a
-# > plain file?
+# > **Predict.** If decoding an image takes 100 % of a time, how many percent does reading it from a plain file take?
 
 # %%
 guess = None  # your guess, in percent: for example 10
@@ -148,7 +146,7 @@ figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from m
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# A count of requests does not depend on the load of this machine. We begin with plain Python. An *audit hook* is a
+# A count of requests does not depend on the load of this machine. An *audit hook* is a
 # function that Python calls whenever it opens a file.
 
 # %%
@@ -161,10 +159,10 @@ for name in ("files", "tar"):
     print(f"{name}: {sum(path.endswith(('.jpg', '.tar')) for path in list(opened))} opens for 100 images")
 
 # %% [markdown]
-# The tar file was opened once, before this cell. We know where each image begins, so it need not be opened again. This
+# The tar file was opened once, before this cell. We know where each image begins, so we need not open the file again. This
 # is true for all packed formats.
 #
-# The toolbox writes six formats with one function, and it opens all of them with one function:
+# The toolbox writes six formats with one function:
 
 # %%
 from smallfiles import formats
@@ -180,7 +178,7 @@ for suffix in suffixes:
 # and counts every request.
 #
 # > **Predict.** We open each format and read 100 images at random. How many look-ups and opens per image does the
-# > storage see for plain files? How many for an Arrow file?
+# > storage see for plain files, and how many for an Arrow file?
 
 # %%
 guess = None  # your guess, look-ups and opens per image: for example {"files": 1, "arrow": 1}
@@ -200,7 +198,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {reads:.2f} reads per image")
 
 # %% [markdown]
-# The *folded* cell draws the counts. It is a bar chart such as `plt.barh(list(operations), operations.values())`.
+# The *folded* cell draws the counts.
 
 # %% jupyter={"source_hidden": true}
 title = f"Plain files cost {operations['files']:.1f} metadata operations per image, packed files almost none"
@@ -209,7 +207,7 @@ figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_
 
 # %% [markdown]
 # A plain file costs two *metadata operations* per image, a look-up and an open. (Lustre and NFSv4 can send both in one
-# request. Our forecasts count two.) A packed file costs a handful of operations when it is opened, and then none.
+# request. Our forecasts count two.) A packed file costs a few operations when it is opened, and then none.
 #
 # The reads go to other servers, which hold the data. LMDB maps its file into memory, and the kernel fetches it in pages
 # of 4 kB.
@@ -222,10 +220,10 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
     print(f"{each.name:11} {asked:5,.0f} metadata requests, {seen:5,.0f} reads per 1,000 images")
 
 # %% [markdown]
-# The client sends three metadata requests per plain file, and a handful per packed file. All formats need the same
-# number of reads, one per 128 KiB.
+# Per 1,000 images, the client sends about 3,000 metadata requests for plain files, 33 for tar shards, and one for each other
+# packed file. All formats need 1.3 reads per image, because one read delivers at most 128 KiB.
 #
-# In the forecasts below, we distinguish four *ways* to store images of about 100 kB:
+# In the forecasts below, we distinguish four *ways* to store images of about 100 kB, with rounded numbers:
 #
 # | way | what is stored | metadata operations per image | reads per image |
 # |---|---|---|---|
@@ -237,8 +235,9 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# A server that can do 100,000 operations per second becomes slow before it reaches 100,000. A short simulation shows why. Requests arrive at random times, and each of them needs a
-# random time of service, one unit on average. The *load* is the share of the time in which the server is busy.
+# A server that can do 100,000 operations per second becomes slow before it reaches 100,000. A short simulation shows why.
+# Requests arrive at random times, and each of them needs a random time of service, one unit on average. The *load* is the
+# share of the time in which the server is busy.
 
 # %%
 import heapq
@@ -286,7 +285,7 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # %% [markdown]
 # Requests arrive in bunches, and a server cannot save up the time in which it had nothing to do. Therefore a queue forms
 # long before the server is saturated. For this kind of server, theory gives a mean wait of load / (1 − load), which is
-# nine service times at 90 %. Our simulation scatters around that value.
+# nine service times at 90 %.
 #
 # A server that works on 64 requests at a time almost always has a free place, so requests hardly wait until shortly
 # before 100 %. No server escapes the rise at the end.
@@ -358,12 +357,11 @@ described = ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in
 show.figure(figure, alt=f"Map of limits. {title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
 
 # %% [markdown]
-# Both axes are logarithmic, so each grid line stands for ten times the one before. The black line rises because each node
-# adds GPUs. The coloured lines are flat because all nodes share the storage. Left of a dot the GPUs are the limit, and
+# The black line rises because each node adds GPUs. The coloured lines are flat because all nodes share the storage. Left of a dot the GPUs are the limit, and
 # right of it they wait. A copy on each node has no line: nothing is shared, so it never limits.
 #
 # - *Files with a busy metadata server* cannot feed a single node.
-# - *One packed file on one target*, which is the usual default of Lustre, cannot feed a node either. So *stripe* the
+# - *One packed file on one target*, which is a common default of Lustre, cannot feed a node either. So *stripe* the
 #   folder over all targets before you write the file: `lfs setstripe -c -1 FOLDER`.
 # - *Files and a striped packed file* reach the same limit at 7 nodes, because both send one read per image. If the
 #   metadata server has time for you, packing alone changes nothing.
@@ -403,9 +401,9 @@ for name, (storage, way) in cases.items():
 
 # %% [markdown]
 # At 100 nodes, files with a busy metadata server need about 14 times as long as one striped packed file, and shards are
-# three times as fast as that file. A copy on each node makes the epochs shortest, but all nodes must copy first: against
-# shards, the copies pay off after about 90 epochs. A *broadcast* (`sbcast`, [notebook 07](07_stage_a_dataset.ipynb))
-# reads the file once and copies in a quarter of the time.
+# three times as fast as the packed file. With a copy on each node, the epochs are the shortest, but all nodes must copy
+# first. Compared with shards, the copies have paid off after about 90 epochs. A *broadcast* (`sbcast`, [notebook
+# 07](07_stage_a_dataset.ipynb)) reads the file once and copies it in a quarter of the time.
 #
 # So **packing pays where metadata is the limit, and striping and long reads pay where the targets are the limit**.
 #
@@ -427,8 +425,8 @@ for name, (storage, way) in cases.items():
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
 # Take ImageNet-21k as an example: 14 million images, 1.6 TB together, and 8 nodes with 400 GB of free memory each.
-# The data is not in an object store. It does not fit into a node. No program needs paths, and the order is free. So the
-# chart ends at shards.
+# The data is not in an object store. It does not fit into a node. No program needs paths, and the samples may be read in
+# any mixed order. So the chart ends at shards.
 #
 # > **Predict.** The metadata server does 20,000 operations per second, and nobody else uses it. How many hours do 30
 # > epochs take if the images stay plain files?
@@ -466,8 +464,9 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, guess=guess, guess_of="files", note="a model", counted=True)
 
 # %% [markdown]
-# Both the packed file and the shards keep the GPUs busy. Their times differ by less than 1 %, and `advise` names the
-# simplest of all ways that are within about 5 % of the best: one packed file before a copy, and a copy before shards.
+# The chart ended at shards, but `advise` names one packed file, because it also knows the number of nodes. On 8 nodes, both
+# ways keep the GPUs busy. If several ways are within about 5 % of the best, `advise` prefers one packed file, then a copy,
+# then shards. For 16 nodes, it advises shards.
 #
 # **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
 # to 0. Which way is advised now?
@@ -493,8 +492,8 @@ figures.bars(advice.hours, title, **axes, guess=guess, guess_of="files", note="a
 #
 # Your quota must allow the files, too, and each copy or check visits every file.
 #
-# `advise` answers *leave the files as they are* if it measured them cold, if you say what the servers can do, and if
-# packing saves less than about 5 %. The folded cell asks it about ImageNet:
+# `advise` answers *leave the files as they are* only if it read the files cold (not from the page cache), knows what shared
+# servers can do (`--metadata-ops`), and forecasts that packing saves less than 5 %. The folded cell asks it about ImageNet:
 
 # %% jupyter={"source_hidden": true}
 storages = {  # what one node measures, and the operations per second of the servers
@@ -515,28 +514,29 @@ for name, (about, operations_s) in storages.items():
 #
 # ### Now your site
 #
-# These are *my numbers* so far. The forecast uses only the time to decode an image.
+# Of *my numbers*, the forecast uses only `08 cpu_ms`, the processor time to decode and augment an image.
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for those of the storage. `smallfiles doctor FOLDER --share my.json` measures `request_s`.
+# Ask your site for the operations per second and the targets of its storage. `smallfiles doctor FOLDER --share my.json`
+# measures `request_s`.
 
 # %%
-# change me: your site, its nodes, your workers per GPU, and the training above
+# change me: storage of your site, workers, nodes; for another training, also `work` in section 4
 site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000, request_s=0.0005)
 mine = replace(work, decode_s=worksheet.value("08", "cpu_ms", 3) / 1000, workers=8)
 my_nodes = 16
 
-for name in ("packed", "staged", "shards", "files"):
+for name in ("files", "packed", "staged", "shards"):
     found = simulate(mine, site, WAYS[name], my_nodes)
     print(f"{name:7} {found.epoch_s:6,.0f} s per epoch, GPUs wait {found.waiting:4.0%}; the limit: {found.limit}")
 
 # %% [markdown]
-# Choose the first way in this list whose GPUs hardly wait. Skip *staged* if a copy does not fit into a node or does not
-# pay off. If the GPUs wait with every way, improve what is named as the limit.
+# Choose the first way in this list whose GPUs wait for less than 5 % of the time. Skip *staged* if a copy does not fit into
+# a node or does not pay off. If the GPUs wait with every way, improve what is named as the limit.
 #
 # You can now solve task 3 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
@@ -589,7 +589,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Ten nodes need all operations of the server. With fewer nodes, workers that have time to spare hide the queue.
+# **(b)**. Ten nodes need all operations of the server. With fewer nodes, requests wait in a queue, too, but the workers read
+# ahead, so the GPUs do not notice it.
 #
 # </details>
 #

@@ -7,7 +7,7 @@
 # section of the course that explains them. *Below* means that this notebook reproduces the failure, and that you can repair it
 # here.
 #
-# In a course, start at [Set up](#Set-up).
+# In a course, start at [Set up](#Set-up). The 30 minutes are for the failures that are not marked *optional*.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -84,22 +84,22 @@
 # ### Loading limits my training
 #
 # `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) prints the first
-# verdict in this table whose condition is met. *All CPUs are wanted* means that at least 80 % of the allowed CPUs are in use or
-# waited for while workers are working.
+# verdict in this table whose condition is met. *All CPUs are wanted* means that the workers, while they work, use or wait for at
+# least 80 % of the CPUs that the job may use. *20 % of a worker* is short for 20 % of the time of a worker.
 #
 # <details>
 # <summary>All verdicts, their conditions and remedies</summary>
 #
-# | Verdict | Condition (*of a worker* means of its time) | Remedy |
+# | Verdict | Condition | Remedy |
 # |---|---|---|
-# | one rank waits for another | one rank waits at least 20 percentage points longer than another rank, which waits less than half as long | look at the rank that waits: it may have fewer CPUs or slower storage |
+# | one rank waits for another | the shares of time that two ranks wait differ by at least 20 percentage points, and the smaller one is less than half of the larger one (for example 15 % and 40 %) | look at the rank that waits: it may have fewer CPUs or slower storage |
 # | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch are at least 80 % of `/dev/shm` | use `prefetch_factor=1` or fewer workers |
 # | workers are restarted in each epoch | starting the workers needs at least 20 % of an epoch | `persistent_workers=True` |
 # | the main thread copies | the main thread spends at least 20 % of the time between two batches on copies, collating or conversions | do this work in the workers; `pin_memory=True`, `non_blocking=True` |
 # | the first epoch is cold, later ones are warm | the first epoch waits at least 20 % of its time, and later epochs wait less than 40 % of that share | run `smallfiles stage OUT` first |
 # | loading is not the limit | the training waits less than 10 % of its time, or less than 30 % while its workers are mostly idle | look at the model |
 # | threads are oversubscribed | each worker has at least 1.4 busy threads, all workers together have more busy threads than there are CPUs, and all CPUs are wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
-# | small reads | at least 40 reads per sample of less than 16 kB each need at least 20 % of a worker | `smallfiles pack DIR`, or larger chunks |
+# | small reads | a sample needs at least 40 reads that are smaller than 16 kB, and these reads need at least 20 % of a worker | `smallfiles pack DIR`, or larger chunks |
 # | opens on a file system with slow metadata | opening files needs at least 30 % of a worker | `smallfiles pack DIR train.arrow` |
 # | the storage is the limit | reading needs at least 40 % of a worker | pack, then `smallfiles stage` |
 # | too few CPUs are allowed | all CPUs are wanted, and the node has more than are allowed | `srun --cpus-per-task=N` |
@@ -175,7 +175,8 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Count the keys over all ranks. If the split is missing, samples are repeated. If it is wrong, samples are lost.
+# Count the keys over all ranks. If nothing splits the samples, each rank reads all of them. If they are split by a wrong number,
+# such as the local rank, some samples are read twice and others never.
 #
 # </details>
 
@@ -184,8 +185,8 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# The data set `IsRight` compares each sample with the right bytes. All workers read through the same open file, because it was
-# opened before they were forked.
+# Training on wrong samples lowers the accuracy. Here we count the wrong samples: the data set `IsRight` compares each sample with
+# the right bytes. All workers read through the same open file, because it was opened before they were forked.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -267,7 +268,7 @@ print(f"{wrong(OwnFile('seek, pause, read'), 2):,} of 12,000 samples are wrong")
 #
 # ### Same order in every epoch
 #
-# The next cell prints the first samples of a rank in two epochs. Change the marked line so that the epochs differ:
+# *Optional, 2 minutes.* The next cell prints the first samples of a rank in two epochs. Change the marked line so that the epochs differ:
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -286,7 +287,9 @@ for epoch in range(2):
 #
 # ### Two images became one sample
 #
-# > **Predict.** How many samples does webdataset find in a shard with these two names? Then change the names to get two samples.
+# > **Predict.** How many samples does webdataset find in a shard with the two names of the next cell?
+#
+# **Your turn.** After your guess, change the names so that webdataset finds two samples.
 
 # %%
 names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
@@ -323,6 +326,8 @@ print("without dots:", parts_of(written("escaped.tar", *escaped)))
 #
 # ### Each rank reads everything
 #
+# *Optional, 3 minutes.*
+#
 # > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. Which samples does each rank get?
 
 # %%
@@ -343,7 +348,8 @@ for rank in "01":
 # %% [markdown]
 # **Why.** Each rank has the list of all shards, and nothing splits this list.
 #
-# **Cure.** Pass a function of webdataset as `nodesplitter=` that splits the list by rank. What happens if you omit the argument?
+# **Cure.** Pass `nodesplitter=wds.split_by_node`, which splits the list by rank. What happens then, and what happens if you omit the
+# argument?
 #
 # <details>
 # <summary>Answer</summary>
@@ -361,8 +367,8 @@ for rank in "01":
 # Forked workers share the memory of their parent, so they share a list of paths. But as soon as a worker writes to a page of memory
 # (usually 4 kB), it gets its own copy of this page. Even reading a path writes, because it changes the path's reference count.
 #
-# > **Predict.** A path needs 112 bytes. A worker reads every n-th path of the list. From which n on does it copy less than the whole
-# > list?
+# > **Predict.** A page has 4 kB, and a path needs 112 bytes. A worker reads every n-th path of the list. Up to which n does it touch
+# > every page, and so copy the whole list?
 
 # %%
 guess = None  # your guess for n: for example 10
@@ -402,8 +408,8 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# **Why.** A page of 4 kB contains 36 paths. Up to n = 36, the worker reads at least one path of each page, so each page is copied. (Add
-# 36, 37 and 50 to `steps`.) The paths in a column have no reference counts, so nothing is copied.
+# **Why.** A page of 4 kB contains 36 paths. Up to n = 36, the worker reads at least one path of each page, so each page is copied. (To
+# see the edge, add 36, 37 and 50 to `steps`.) The paths in a column have no reference counts, so no page is copied.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
@@ -412,7 +418,9 @@ figures.lines(copied, title, **axes, guess=guess, marks=marks)
 # Workers pass their batches to the main process through `/dev/shm`. In this experiment it has only 8 MB. A worker sends eight samples
 # of 600,000 numbers in batches of four, first as floats (4 bytes per number) and then as bytes.
 #
-# > **Predict.** Which of them arrive: the floats, the bytes, or both? Then find a size of `batch` with which both arrive.
+# > **Predict.** Which of them arrive: the floats, the bytes, or both?
+#
+# **Your turn.** After your guess, find a size of `batch` with which both arrive.
 
 # %%
 batch = 4  # change me after your guess: samples per batch
@@ -444,13 +452,13 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as bytes, so only the bytes fit. Batches of two floats do not fit either. They need
-# 4.8 MB, and the worker prepares the next batch before the first one is used. Both together need more than 8 MB.
+# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as bytes, so only the bytes fit. Batches of two samples do not fit as floats,
+# either. Such a batch needs 4.8 MB, and the worker prepares the next batch before the first one is used. Two batches need 9.6 MB.
 #
 # **Cure.** Use smaller batches (here of one sample), prepare fewer batches ahead, or send bytes.
 #
-# In the error message, read `unable to allocate shared memory`. The words after the last colon may be wrong
-# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker was killed by a bus error
+# The important words of the error message are `unable to allocate shared memory`. Ignore the words after its last colon, which may be
+# wrong ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker was killed by a bus error
 # instead ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
 #
 # A bus error is still possible with every version, if a file is truncated while it is mapped into memory. The *folded* cell does this
@@ -509,6 +517,8 @@ print(in_child(keep_batches))
 #
 # ### Offset overflow
 #
+# *Optional, 2 minutes.*
+#
 # > **Predict.** We let Arrow join pieces of 64 MiB into one array. How many pieces fit: 31, 32, or 33?
 
 # %%
@@ -547,8 +557,10 @@ print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 #
 # ### Unable to lock file
 #
-# > **Predict.** This kernel has an HDF5 file open for writing. Can another process read the file if it uses locking? Can it if it does
-# > not?
+# *Optional, 3 minutes.*
+#
+# > **Predict.** This kernel has an HDF5 file open for writing. Can another process read the file with locking, without locking, or
+# > both?
 #
 # The *folded* cell tries both.
 
@@ -569,7 +581,7 @@ with h5py.File(path, "r+"):
         print(f"locking {locking}:", (asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# **Why.** A reader locks the file, too, and the lock of the writer does not allow it.
+# **Why.** A reader requests a lock, too, and it does not get one while the writer holds its own.
 #
 # **Cure.** Close the file in the program that writes. Use `locking=False` only if nobody writes to the file.
 
@@ -578,10 +590,11 @@ with h5py.File(path, "r+"):
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# A notebook is a program without a file, and the program in the *folded* cell is one, too. It defines a class, and passes an object of
-# this class to a worker. First it starts the worker with spawn, which pickles the object, and then with fork.
+# *Optional, 4 minutes, after the failure before it.* Python cannot import a class from a notebook, because a notebook is not a module.
+# The program in the *folded* cell has the same problem: it is passed with `python -c`, so it has no file. It defines a class, and passes
+# an object of this class to a worker. First it starts the worker with spawn, which pickles the object, and then with fork.
 #
-# > **Predict.** Which of them fails: spawn, fork, or both?
+# > **Predict.** Which start fails: spawn, fork, or both?
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -604,7 +617,7 @@ for method in ("spawn", "fork"):
 #
 # **Cure.** Move the class into a file, or use fork.
 #
-# An open HDF5 file cannot be pickled either. The readers of the toolbox pickle their path instead.
+# An open HDF5 file cannot be pickled, either. When a reader of the toolbox is pickled, it stores its path and not the open file.
 
 # %%
 import pickle
@@ -616,8 +629,9 @@ print(f"our reader: {len(pickle.dumps(reader))} bytes")
 # %% [markdown]
 # ### Workers crawl
 #
-# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. How many workers does this program start? Then
-# > change the marked line so that each worker has its own CPU.
+# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. How many workers does this program start?
+#
+# **Your turn.** Then change the marked line so that each worker has its own CPU.
 
 # %%
 def in_a_task():
@@ -709,8 +723,8 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available. Compare the *size* and not the use, because the use ends with the workers. (a) A
-# job that exceeds its memory limit is killed by signal 9. (c) This would raise `Too many open files`. If `/dev/shm` was large
+# **(b)**. A page of shared memory was not available. Look at the *size* of `/dev/shm`, because its used space is 0 again after the
+# workers have died. (a) A job that exceeds its memory limit is killed by signal 9. (c) This would raise `Too many open files`. If `/dev/shm` was large
 # enough, or if you have PyTorch 2.10 or later, ask whether a mapped file was rewritten.
 #
 # </details>

@@ -9,7 +9,7 @@
 # *value* comes from the column of a table.
 #
 # In all sections, the mistakes have something in common: the shapes are right, the types are right, and no error is raised.
-# Only the samples are wrong. So this notebook shows how you can notice it.
+# Only the samples are wrong. So this notebook shows how you can notice such mistakes.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -46,14 +46,13 @@ from helpers import figures, show, start
 setup = start("13")
 
 # %% [markdown] id="recall"
-# > **Recall** (11). A metadata server is busy for half of the time. How many other requests are there on average when a request
-# > arrives? And how many are there if it is busy for 90 % of the time?
+# > **Recall** (11). A metadata server works on one request at a time. How many service times does a request wait on average if the
+# > server is busy for 50 % of the time, and how many if it is busy for 90 %?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# There are 1 and 9 requests, counting the one that is being served. The formula is load / (1 - load), if arrivals and service
-# times are random.
+# It waits for 1 service time and for 9. The formula is load / (1 − load), if arrivals and service times are random.
 #
 # </details>
 
@@ -150,7 +149,7 @@ print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
 #
-# Training shows the network a random crop of each image. Then the mask must be cropped, too. Here is a first attempt:
+# Training shows the network a random crop of each image, so the mask must be cropped, too. Here is a first attempt:
 
 # %%
 from torchvision import tv_tensors
@@ -248,8 +247,8 @@ for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
 # %% [markdown]
 # torchvision does this for every `tv_tensors.Mask`. For an ordinary picture, as in this cell, you must ask for it.
 #
-# `make_loader` of the toolbox does both. `Mask(view)` gets the same random view as `Image(view)`, with the nearest pixel. (`target`
-# is the label. This data set has none, so it is −1.)
+# `make_loader` of the toolbox does both: it draws one random view per sample for `Image(view)` and `Mask(view)`, and it resizes masks
+# with the nearest pixel. (`target` is the label. This data set has no labels, so it is −1.)
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -263,8 +262,8 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second data set has the same images, and a table with the species and the weight of each. We look at the first files in sorted
-# order, and at the first rows of the table:
+# The second data set has the same images, and a table with the species and the weight of each animal. We look at the first files in
+# sorted order, and at the first rows of the table:
 
 # %%
 import csv
@@ -307,7 +306,7 @@ except SmallfilesError as error:
     show.error(error)
 
 # %% [markdown]
-# The toolbox refuses the weight as a label. It would have to cut 22.9 to class 22.
+# The toolbox refuses the weight as a label. A label must be a whole number, and 22.9 would become class 22.
 #
 # > **Predict.** Suppose that somebody has rounded the weights to whole grams. Is this column refused, too?
 
@@ -338,11 +337,11 @@ yours_was = "" if guess is None else f" Your guess was: {guess}."
 show.say(f"In whole grams, weights are **{result}**.{yours_was}")
 
 # %% [markdown]
-# Labels are whole numbers as well, so the type of the column cannot warn you. Ask a question instead: are 22 and 23 more alike
+# Labels are whole numbers, too, so the type of the column cannot warn you. Ask a question instead: are 22 and 23 more alike
 # than 22 and 60? If so, the column is a number and not a class.
 #
-# Without `columns`, `load` uses the column whose name is usual for a label, here `species`. If yours has another name, write
-# `label=COLUMN`. All other columns become values:
+# Without `columns`, `load` uses the column whose name is usual for a label, here `species`. If your label column has another name,
+# write `label=COLUMN`. All other columns become values:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -362,7 +361,8 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 # </details>
 #
 # How can you check a join? Find a relation that must hold. Larger animals of a species should weigh more, and the masks of section
-# 1 tell us the sizes. The *folded* cell draws both joins. The correlation is computed for the blue dots, from the logarithms.
+# 1 tell us the sizes. The *folded* cell draws both joins. The blue dots are one species, and the title of each plot shows their
+# correlation (of the logarithms).
 
 # %% jupyter={"source_hidden": true}
 from pathlib import Path
@@ -555,17 +555,17 @@ show.say(
 )
 
 # %% [markdown]
-# Few bytes can be much work. A PNG is always decoded as a whole. Of a JPEG, our loader decodes only the pixels of the crop (with
-# TurboJPEG 3), so the mask needs a large share of the time. Plan more workers, or pack images and masks no larger than the
-# network needs (`pack --resize 256`).
+# A small file can need much work. All pixels of a PNG must be decoded, but our loader decodes only the crop of a JPEG (with
+# TurboJPEG 3). So the mask needs a large share of the time. Plan more workers, or pack images and masks no larger than the network
+# needs (`pack --resize 256`).
 #
 # Second, the reading. We compare four ways to store a sample: as two files, as one file that contains both, as two blobs of a
 # packed file, and as one blob.
 #
 # > **Predict.** How many files does each of the four ways open for one sample?
 #
-# The *folded* cell writes image and mask also into one file, and packs these files. Then it reads a sample in each way, and
-# counts the opened files with an audit hook, as in notebook 05.
+# The *folded* cell writes image and mask of each sample one after the other into a new file, and packs these 200 files. Then it
+# counts the files that each of the four ways opens.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -609,13 +609,14 @@ for name, read in tasks.items():
 # %% [markdown]
 # Each file of a sample is one open, and on a parallel file system each open is a request to a server
 # ([01](01_count_the_cost_of_small_files.ipynb)). A packed file is opened once per worker, whatever a sample contains. A second blob
-# is a second read, unless it is stored beside the first one, as in shards.
+# costs a second read. In shards it does not, because image and mask are stored side by side and read together.
 
 # %% [markdown] id="own" tags=["core"]
 # ## 6 · Try your own folder
 #
-# **Your turn.** Write the path of your folder, table or archive into this cell. It is only read. If you have none, the cell uses
-# a small delivery of images of trees, in truth our shapes:
+# **Your turn.** Write the path of your folder, table or archive into this cell. Your data is only read. If you have none, the cell
+# uses an example with typical faults: a *delivery* of files from another group. It claims to contain photographs of trees, but they
+# are the synthetic shapes of this notebook.
 
 # %%
 import os
@@ -645,9 +646,9 @@ except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
 # %% [markdown]
-# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner. The table names the
-# samples, so the toolbox refuses the folder until you say what to do with the table; we told it to ignore it. One of the 57 images is truncated, but a plan does not decode images, so it cannot notice.
-# [Notebook 14](14_wrap_up.ipynb) repairs all of this.
+# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner. The toolbox would
+# refuse the folder until you say how its table belongs to the files, so `ignore` leaves the table out. One of the 57 images is
+# truncated, but a plan does not decode images, so it cannot notice that. [Notebook 14](14_wrap_up.ipynb) repairs all of these faults.
 #
 # If your data has another layout, write a table with one row per sample and with columns of paths.
 
@@ -678,8 +679,8 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # - Choose a random view once, and apply it to image and mask. Resize masks with the nearest pixel.
 # - Join tables by name and never by position. A column that arrives later does not need a second packing.
 # - A column of measurements is a value and not a class, even if it contains whole numbers.
-# - Split by patient, or by whatever is new in use. A random split measures how well the network recognises what it has seen.
-# - A mask has few bytes, but it must be decoded as a whole. As a file it costs an open; as a packed blob it does not.
+# - Split by patient, or by whatever is new when the network is used. A random split tests only what the network has seen.
+# - A mask has few bytes, but all of its pixels must be decoded. A mask in its own file costs an open, and a packed mask does not.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -702,7 +703,7 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Draw them on top of each other. A centre crop is always the same for image and mask. A random crop is not, unless it
+# **(b)**. Draw them on top of each other. A centre crop is always the same for image and mask. A random crop is the same only if it
 # is chosen once for both. (a) The learning rate affects both scores. (c) A small validation set may be easier by chance, but
 # hardly by that much.
 #

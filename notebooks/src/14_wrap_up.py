@@ -4,9 +4,9 @@
 # **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data** 200
 # synthetic images
 #
-# A folder arrives that nobody has seen before. It is said to contain photographs of trees (here they are our shapes),
-# with a mask for each photograph and a table. You look at it, pack the complete samples, decide how to store the whole
-# survey, stage it, and train. In the end you defend your decision with your own numbers.
+# A folder arrives that nobody has seen before: a *delivery*. It is said to contain photographs of trees, with a mask for each
+# photograph and a table. (In this notebook, they are synthetic shapes.) You look at it, pack the complete samples, decide how
+# to store the whole survey, stage it, and train. In the end you defend your decision with your own numbers.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -59,7 +59,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# Read the README first. Then try whether `sources.load` can read the folder as it is:
+# Read the README first. Then find out whether `sources.load` can read the folder as it is:
 
 # %%
 from smallfiles import sources
@@ -73,7 +73,8 @@ except SourceError as refusal:
 
 # %% [markdown]
 # It refuses the folder, because a table names the samples, and nobody has said how the rows of the table belong to the
-# files. Templates say it. In `images/{id}.jpg`, `{id}` stands for the value of the column `id`.
+# files. You say that with *templates*: `image=images/{id}.jpg` means that the name of the image is the value of the column
+# `id`, with the suffix `.jpg`.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -105,7 +106,7 @@ except SmallfilesError as error:
 
 # %% [markdown]
 # `pack` refuses the table and names every missing file. Whether samples may be left out is a decision about the data. Ask
-# the people who delivered it. If they agree, pass `--on-error skip`, and keep the list of what was left out.
+# the people who delivered the data. If they agree, pass `--on-error skip`, and keep the list of what was left out.
 #
 # The message does not mention two other faults. One image is truncated, which shows only when its bytes are read. Some
 # images have no row in the table.
@@ -135,7 +136,7 @@ title = f"{len(known)} rows and {len(images)} images, but only {len(whole)} comp
 figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 
 # %% [markdown]
-# The numbers of rows and images are equal, and yet they do not belong together. So compare names, never counts.
+# There are as many rows as images, and yet some rows and images have no partner. So compare names, never counts.
 #
 # You can now solve task 1 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
@@ -145,7 +146,7 @@ figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 # The whole survey has 500,000 trees. It lies on a shared file system, and you train on up to 64 nodes for 10 epochs. A
 # node has 4 GPUs, and each GPU needs 64 trees for a step of 50 ms.
 #
-# First we collect all of your numbers. What takes only seconds to measure is measured now. If a number is still missing,
+# First we collect your numbers. Numbers that take only seconds to measure are measured now. If a number is still missing,
 # we use the recorded one, which comes from a virtual machine with two cores.
 
 # %%
@@ -158,39 +159,53 @@ def mine(notebook, name):
 
 
 # %% [markdown]
-# > **Predict.** Which of your numbers tells you whether the CPUs of a node can feed its GPUs?
+# > **Predict.** Which of your numbers tells you whether the CPUs of a node can feed its GPUs: `08 images_per_s` or `08 cpu_ms`?
 
 # %%
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 planned, node_needs = 10, 4 * 64 / 0.05  # change me: epochs; trees per second that the GPUs of a node process
-inodes, opens = mine("02", "inodes"), mine("01", "opens_per_s")
-decided = {
+opens, gone = mine("01", "opens_per_s"), worksheet.missing()
+
+
+def say_what_they_decide(decided):
+    rows = [f"| {name}{' (recorded)' * (name in gone)} | {text} |" for name, text in decided.items()]
+    show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
+
+
+say_what_they_decide({
     "01 latency_ms": f"a worker waits {2 * mine('01', 'latency_ms'):.2g} ms for the two files of a tree",
     "01 opens_per_s": f"a node reads {opens / 2:,.0f} trees/s from files; its GPUs need {node_needs:,.0f}",
-    "02 inodes": f"files: {2 * trees:,} inodes, {2 * trees / inodes:,.0f} times the set of notebook 02",
+    "08 cpu_ms": f"a node needs {node_needs * mine('08', 'cpu_ms') / 1000:.1f} CPUs for decoding",
+})
+
+# %% [markdown]
+# The answer is `08 cpu_ms`, because it is valid for any number of CPUs. (`08 images_per_s` is valid only for the machine on
+# which you measured it.) Multiply `08 cpu_ms` by the trees per second that a node needs. If the result is larger than the
+# number of CPUs in your node, decoding limits you, whatever the format is. [08](08_keep_the_gpu_fed.ipynb) shows how to
+# decode less.
+#
+# The first two lines of the table are about one node that reads plain files. The opens per second are a limit *per node*: if a
+# node cannot open files fast enough for its own GPUs, these GPUs wait, on any number of nodes.
+#
+# *Optional.* The *folded* cell shows what the rest of your numbers decides.
+
+# %% jupyter={"source_hidden": true}
+say_what_they_decide({
+    "02 inodes": f"files: {2 * trees:,} inodes, {2 * trees / mine('02', 'inodes'):,.0f} times the set of notebook 02",
     "03 rows_per_batch": f"an Arrow file gets at most {mine('03', 'rows_per_batch')} rows per record batch",
     "04 layout": f"an HDF5 file gets the layout {mine('04', 'layout')}",
     "05 shard_images": f"shards get at least {100 * mine('05', 'shard_images'):,} trees, so opens cost about 1 %",
-    "07 break_even_epochs": f"on one node, a copy pays off after {mine('07', 'break_even_epochs'):.2g} epochs",
+    "07 break_even_epochs": f"on the one node of notebook 07, a copy paid off after {mine('07', 'break_even_epochs'):.2g} epochs (64 nodes: see below)",
     "08 images_per_s": f"this machine decodes {mine('08', 'images_per_s') / node_needs:.0%} of what a node needs",
-    "08 cpu_ms": f"a node needs {node_needs * mine('08', 'cpu_ms') / 1000:.1f} CPUs for decoding",
     "09 in_flight": f"from an object store, keep {mine('09', 'in_flight'):.0f} requests in flight",
-    "10 ranks_fed": f"files feed {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of a node, with two per tree",
-}
-gone = worksheet.missing()
-rows = [f"| {name}{' (recorded)' * (name in gone)} | {text} |" for name, text in decided.items()]
-show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
+    "10 ranks_fed": f"from files, a node reads {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of the trees that its GPUs need (a tree is two files)",
+})
 
 # %% [markdown]
-# The answer is `08 cpu_ms`: multiply it by the trees per second that a node needs. If the result is larger than the number
-# of CPUs in your node, decoding limits you, whatever the format is. [08](08_keep_the_gpu_fed.ipynb) shows how to decode
-# less.
-#
-# The first two lines tell you about one node that reads plain files. If such a node cannot open files fast enough for its
-# own GPUs, adding nodes does not help, because each of them has the same limit.
-#
-# Your numbers come from one node. Only your site knows what all nodes share, so ask for these numbers and put them here.
-# The limits are divisions, as in [notebook 11](11_choose_a_format.ipynb).
+# There is a second kind of limit. All nodes *share* the metadata servers and the targets, and your numbers, which come from one
+# node, say nothing about them. Ask your site for the numbers of these servers, and put them into the next cell. (If you measured
+# `01 latency_ms` on a local disk, measure it again on the shared file system.) The limits are divisions, as in [notebook
+# 11](11_choose_a_format.ipynb).
 
 # %%
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
@@ -225,11 +240,11 @@ for name in order:
 
 # %% [markdown]
 # With the default storage, files and the packed file are limited by the targets. A sample needs two random reads, one for
-# the image and one for the mask, and each of them costs a target 0.5 ms. Therefore, on many nodes, one file that is read
-# at random is no faster than many files. Only files keep the metadata servers busy as well.
+# the image and one for the mask, and each read costs a target 0.5 ms. Therefore, on many nodes, one file that is read
+# at random is no faster than many files. But only many files keep the metadata servers busy as well.
 #
-# The shortest epoch need not give the shortest training. With `staged`, each node copies the survey before the first
-# epoch. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads it and sends it to the others.
+# The way with the shortest epoch may not have the shortest training. With `staged`, each node copies the survey before the
+# first epoch. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads it and sends it to the others.
 
 
 # %%
@@ -330,8 +345,8 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
         print(f"{name:11} {samples} samples, {bytes_from_disk() - before:,} bytes from the disk")
 
 # %% [markdown]
-# The copy saves nothing here. The packed file was already in the page cache, so both epochs read from memory. On a
-# machine whose memory is full, the page cache may have lost a part of the file, and then the first number is not zero.
+# The copy saves nothing here. The packed file was already in the page cache, so both epochs read from memory. If the memory of
+# the machine is full, the page cache may have lost a part of the file, and then the first number is not zero.
 #
 # A survey that is larger than the memory of the node is read from the storage in each epoch. Then a copy can pay off
 # ([07](07_stage_a_dataset.ipynb)).
@@ -405,11 +420,11 @@ figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs
 # the workers do not get a CPU of their own, and some waiting remains. A GPU makes the steps shorter, but not the
 # decoding. So two workers may be too few there.
 
-# %% [markdown] id="profile"
+# %% [markdown] id="profile" tags=["optional"]
 # ### Watch your own training
 #
-# `smallfiles profile` runs a training without changing it, and says whether loading limits it. If you have no training at
-# hand, it watches a stand-in with one worker. This worker needs 32 ms for a batch, and a step needs 10 ms.
+# *Optional, 6 minutes.* `smallfiles profile` runs a training without changing it, and says whether loading limits it. If you
+# have no training at hand, it watches a stand-in with one worker. This worker needs 32 ms for a batch, and a step needs 10 ms.
 #
 # **Your turn.** If you have a training here, name it below. It may run for a minute or two, and the report appears when
 # it ends.
@@ -452,9 +467,9 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# For a few steps, `profile` prepares batches in advance in order to measure the *headroom*, which is the gain if data cost
-# nothing. *Other* is work that is neither reading nor decoding, here the sleep. The verdict names the limit and the next
-# step. The *folded* cell tries this step with the stand-in:
+# For a few steps, `profile` has the batches ready before training asks for them. So it sees how fast training would be without
+# waiting, and calls the difference *headroom*. *Other* is work that is neither reading nor decoding, here the sleep. The verdict
+# names the limit and proposes what to do. The *folded* cell does this with the stand-in:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -483,7 +498,7 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 worksheet.page()
 
 # %% [markdown]
-# **Your turn.** Write down which way you defend for 64 nodes, and the number from section 2 that decides.
+# **Your turn.** Write down which way you defend for 64 nodes, and which number from section 2 decides.
 
 # %%
 way = None  # change me: "files", "packed", "shards", "staged", or "broadcast"
@@ -511,7 +526,7 @@ else:
     )
 
 # %% [markdown]
-# Would your decision hold if one of the numbers is wrong? Change one number at a time.
+# Would your decision hold if one of the numbers were wrong? We change one number at a time.
 #
 # > **Predict.** How many of these five changes make another way the shortest: a tenth of the operations per second, a
 # > tenth of the time per request, the packed file on one target, four nodes, ten times the epochs?
@@ -537,20 +552,20 @@ turned = sum(name != shortest[0] for name in shortest)
 print(f"{turned} of {len(changes) - 1} changes make another way the shortest")
 
 # %% [markdown]
-# With the default storage, only more epochs change the decision. Files and the packed file *as it is* differ only by
-# chance in the simulation.
+# With the default storage, only more epochs change the decision. In the row *as it is*, files and the packed file differ only
+# by chance.
 #
 # - *A tenth of the operations* slows down files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash storage, helps the packed file most.
-# - *One target* for a file is the usual default of Lustre. It makes the packed file, and the copy of each node, some 20
+# - *One target* for a file is a common default of Lustre. It makes the packed file, and the copies to all nodes, some 20
 #   times as slow. A broadcast reads the file only once, so it needs less than twice the time. Stripe the folder *before*
 #   you pack into it.
 # - *On 4 nodes*, the ways differ least, because the nodes themselves are nearly the limit. The time to copy makes staged
 #   and broadcast slower than shards.
 #
-# The forecast of the broadcast assumes that `sbcast` uses the whole network, so measure it. The page cache of a node would
-# change little, because each of 64 nodes seldom reads a tree twice in 10 epochs. With 4 nodes, or with 100 epochs, it
-# changes more.
+# The forecast of the broadcast assumes that `sbcast` uses the whole network. Measure on your cluster how long it takes. The
+# forecast also ignores the page cache of the nodes. On 64 nodes, this matters little, because a node seldom reads a tree
+# twice in 10 epochs. With 4 nodes, or with 100 epochs, it matters more.
 #
 # You can now solve task 4 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
@@ -578,7 +593,7 @@ command = f"{PackConfig(on_error='skip', **how).to_cli('survey/trees.csv', out)}
 if taken is None:
     say = "Decide in section 5. Then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
     show.say(f"{say}\n\n```bash\nsmallfiles advise survey/trees.csv --nodes 64 --epochs {planned} {fields}\n```")
-    show.say("It counts one read per sample, and only the files that it finds. So run it on the whole survey, and trust section 2 where they differ.")
+    show.say("`advise` counts one read per sample, but a tree needs two. It also counts only the files that it finds, so run it on the whole survey. Where it disagrees with section 2, trust section 2.")
 else:
     show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken == "shards":
@@ -633,8 +648,8 @@ if taken in ("staged", "broadcast"):
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The copy pays off after 30 epochs. (a) Ten shorter epochs save 20 s, but the copy needs 60 s. (c) The reason is
-# true, but ten epochs save less than the copy costs.
+# **(b)**. The copy pays off after 30 epochs. (a) Ten shorter epochs save 20 s, but the copy needs 60 s. (c) It is true that the
+# copy is free from the second epoch on, but ten epochs save less than it costs.
 #
 # </details>
 

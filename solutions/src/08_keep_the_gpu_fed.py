@@ -22,9 +22,9 @@ if not packed.exists():
 # %% [markdown] id="find"
 # ## Task 1
 #
-# `stages` says how many seconds one worker needs for each stage of a batch. `workers` of them run at once. With 0 workers,
-# training makes its batches itself and always waits. Return the longest stage. But if batches are made as fast as
-# training steps of `step_s` seconds, return `"training"`:
+# `stages` says how many seconds one worker needs for each stage of a batch. If the `workers` workers together make a batch
+# at least every `step_s` seconds, return `"training"`, otherwise the name of the longest stage. With 0 workers, training
+# makes its batches itself and waits, so never return `"training"`:
 #
 # `bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str`
 

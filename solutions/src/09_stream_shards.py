@@ -17,10 +17,10 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns `(data, etag)`, bytes of the object from `start` on, perhaps not all. Return the whole object:
+# `ask(name, start)` returns bytes from `start` on, perhaps not all, and the ETag. Return the object:
 #
-# - If `ask` raises `Busy` or returns no bytes, pause for 10 ms, and repeat.
-# - After five failures in a row, raise `Busy` or `OSError`.
+# - After `Busy` or an empty answer, pause 10 ms or longer and repeat.
+# - If the fifth failure in a row is `Busy`, re-raise it, else raise `OSError`.
 # - If the ETag changes, raise `OSError`. Catch only `Busy`.
 #
 # `read_object(ask, name: str, size: int) -> bytes`
@@ -80,8 +80,8 @@ whole
 # %% [markdown] id="epoch"
 # ## Task 2
 #
-# `fetch(name)` returns an object. Deal the names out to the ranks in turn, rank 0 first. Yield the objects of one rank in order.
-# At most `in_flight` objects are requested and not yet yielded. Whenever an object is yielded, request the next. Catch no
+# `fetch(name)` returns an object. Deal the names out to the ranks in turn, rank 0 first. Yield the objects of `rank` in order.
+# First request `in_flight` of them. After you have yielded an object, request one more before you yield the next. Catch no
 # errors:
 #
 # `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`

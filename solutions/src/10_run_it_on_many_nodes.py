@@ -18,9 +18,9 @@ setup = start("ex10")
 # %% [markdown] id="task-place"
 # ## Task 1: your place
 #
-# Given the environment variables of a process, return its rank, the number of ranks and its local rank. torchrun's
-# variables come first. A step of srun has `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` and `SLURM_LOCALID`. A job script, an
-# salloc shell or a laptop is alone:
+# Given the environment variables of a process, return its rank, the number of ranks and its local rank. Check torchrun's
+# variables first. A step of srun has `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` and `SLURM_LOCALID`. A job script, an salloc
+# shell or a program on a laptop runs alone:
 #
 # `place(env: dict[str, str]) -> tuple[int, int, int]`
 
@@ -50,17 +50,17 @@ check.place(place)
 # <details>
 # <summary>Hint: which process is which</summary>
 #
-# A process started by `srun` has `SLURM_STEP_NUM_TASKS`; the job script does not. The shell of `salloc` has it too,
-# with the value 1. Local ranks count from 0 on each node. Nodes may have different numbers of tasks, so compute
-# nothing: use the variables, and convert them with `int`.
+# A process that `srun` started has `SLURM_STEP_NUM_TASKS`. The job script does not have it. The shell of `salloc` has it,
+# with the value 1. Local ranks count from 0 on each node. Nodes may have different numbers of tasks, so do not compute
+# the local rank: read the variables, and convert them with `int`.
 #
 # </details>
 
 # %% [markdown] id="task-share"
 # ## Task 2: a fault that only the audit shows
 #
-# The loss falls, and each rank reads the right number of samples. Yet this training is wrong. Audit it and repair `share`:
-# together, the ranks must read each sample once per epoch, in a new order.
+# The loss falls, and each rank reads the right number of samples. Yet the training is wrong. Repair `share`:
+# together, the ranks must read each sample once per epoch, and each epoch needs a new order.
 #
 # `share(count: int, epoch: int, rank: int, ranks: int) -> list[int]`
 
@@ -139,9 +139,9 @@ check.share(share)
 # %% [markdown] id="task-job"
 # ## Task 3: the job script
 #
-# Fill both gaps of [10_run_it_on_many_nodes.sbatch](10_run_it_on_many_nodes.sbatch), which is next to this notebook; a
-# double click opens it. It trains on two nodes. Shortly before the time limit `train` gets USR1, writes a checkpoint
-# and exits with code 75: then requeue the job. Any other code is the job's own.
+# Fill both gaps of [10_run_it_on_many_nodes.sbatch](10_run_it_on_many_nodes.sbatch), which is next to this notebook. It
+# trains on two nodes. Shortly before the time limit, `train` gets USR1, writes a checkpoint, and exits with code 75. In
+# this case, requeue the job. Otherwise, the job must exit with the same code as `train`.
 
 # %% id="script"
 # --8<-- solution

@@ -33,7 +33,8 @@ WAYS["packed"]
 # Return the seconds per epoch that each part needs on its own, as a dict:
 #
 # - `"metadata"` does the operations.
-# - `"targets"` read the bytes and spend `request_s` on each request. Striped ways use `stripes` targets, others all.
+# - `"targets"` read the bytes and spend `request_s` on each request. Striped ways use `storage.stripes` targets, all other
+#   ways use `storage.targets`.
 # - `"network"`: each node has one.
 # - `"GPUs"` do the steps.
 #
@@ -82,8 +83,9 @@ parts_verdict
 # %% [markdown] id="training"
 # ## Task 2: a whole training
 #
-# All parts work at the same time. With `way.staged`, each node first copies everything. Its network limits the copy, or
-# all targets together do, because they deliver the data set `nodes` times. Then only the GPUs count. Return the seconds:
+# All parts work at the same time. If `way.staged`, each node first copies everything. The copy takes as long as the slower
+# of two: one node's network for one data set, or all targets for `nodes` data sets (ignore `request_s`). Then only the GPUs
+# count. Return the seconds:
 #
 # `training_s(work, storage, way, nodes, epochs) -> float`
 
@@ -125,7 +127,7 @@ training_verdict
 # - *hard negatives*: ImageNet on 2 nodes, 90 epochs; any sample at any time; your share of the metadata servers is
 #   5,000 operations per second
 #
-# For each project, give the fastest of the possible ways and its hours:
+# For each project, give the fastest way that is possible there, and its hours:
 #
 # `choice: dict[str, tuple[str, float]]`
 

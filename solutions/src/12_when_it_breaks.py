@@ -130,10 +130,11 @@ found
 # </details>
 #
 # <details>
-# <summary>Hint 2: five that do not fit</summary>
+# <summary>Hint 2: five causes of the list that fit no job</summary>
 #
 # A job that exceeds its memory limit is `Killed` with signal 9. If inodes run out, the error is `No space left on device`. A shared
-# position needs two workers. After an interrupted copy, images are missing. An order is an order of samples and not of crops.
+# position of an open file gives wrong bytes, and only with two workers or more. After an interrupted copy, images are missing. If every
+# epoch has the same order, the samples repeat, and not only the crops.
 #
 # </details>
 

@@ -53,7 +53,7 @@ paired
 # <details>
 # <summary>Hint 1: do not rely on the order</summary>
 #
-# A single missing mask shifts all masks behind it. Compute the name of the mask from the name of the image, and look it up.
+# A single missing mask shifts all masks after it. Compute the name of the mask from the name of the image, and look it up.
 #
 # </details>
 #
@@ -111,8 +111,9 @@ ordered
 # %% [markdown] id="target"
 # ## Task 3: a class or a number
 #
-# Return the tensor that a loss needs. Texts are classes: number them from 0 in sorted order (int64). Whole numbers (`int`) are
-# classes already (int64, unchanged). Floats are values (float32), even if all of them are whole, and `None` becomes NaN:
+# Return the tensor that a loss needs. In this exercise only, the type decides. Texts are classes: number them from 0 in sorted
+# order (int64). `int` numbers are classes, too (int64, unchanged). If there is a float, the column has values (float32), and `None`
+# becomes NaN:
 #
 # `target(column: list) -> torch.Tensor`
 
@@ -142,8 +143,8 @@ typed
 # <details>
 # <summary>Hint 1: what decides</summary>
 #
-# In this exercise the type decides: 2.0 was measured, and 2 is a class. For a count or an age, the type cannot tell, and you must
-# decide. Make it a float if it is a number.
+# In this exercise, 2.0 was measured, and 2 is a class. In your own data, an `int` can also be a measurement, such as a count or an
+# age. The type does not show that, so you must decide, and convert measurements to floats yourself.
 #
 # </details>
 #

@@ -166,9 +166,9 @@ paid
 # %% [markdown] id="defence"
 # ## Task 4: the defence
 #
-# `numbers` has `opens_per_s` and `read_mb_s` of the storage for *all* nodes, and `tree_mb` and `cpu_ms` per tree. Opens,
-# reads, and decoding overlap, and requests cost nothing. Return the seconds of the training as `"files"`, `"shards"`, and
-# `"staged"`, and the first shortest of them as `"way"`:
+# `numbers` has `opens_per_s` and `read_mb_s`, which *all* nodes share, and `tree_mb` and `cpu_ms` per tree. From files, a tree
+# costs two opens. Opens, reads, and decoding overlap. Return the seconds of the training as `"files"`, `"shards"`, and
+# `"staged"`, and the name of the shortest (the first, if two are equal) as `"way"`:
 #
 # `defence(trees, nodes, cpus, epochs, numbers) -> dict`
 
@@ -200,16 +200,16 @@ defended
 # <details>
 # <summary>Hint 1: an epoch</summary>
 #
-# Work that overlaps needs as long as its longest part. For files, these parts are opens, reads, and decoding. For shards,
-# they are reads and decoding. A staged epoch only decodes, because we assume that reading memory needs no time. All nodes
-# share the storage, and each node has its own CPUs.
+# Work that overlaps takes as long as its longest part. For files, these parts are opens (an image and a mask are two files),
+# reads, and decoding. For shards, they are reads and decoding. A staged epoch only decodes, because we assume that reading
+# memory takes no time. All nodes share the storage, and each node has `cpus` CPUs of its own.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the training</summary>
 #
-# Add up all epochs. The copy comes once, before the first epoch, and each node reads the whole data set for it.
+# Add up all epochs. The copy is made once, before the first epoch. For the copy, each node reads the whole data set.
 #
 # </details>
 
@@ -238,9 +238,9 @@ else:
     show.say(f"500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
 
 # %% [markdown] id="ask"
-# If the storage is slow enough, copies are the shortest way for 100 epochs. If it is fast enough, shards are. At how many
-# times its rate above does this change? Write the factor, which is below 1 on a slow CPU. The cell accepts it if it is right
-# within a fifth.
+# If the storage is slow enough, copies are the shortest way for 100 epochs. If it is fast enough, shards are. By which factor
+# must `read_mb_s` grow until shards are as fast as copies for 100 epochs? (On a slow CPU, the factor is below 1.) The cell
+# accepts a factor that is at most 20 % off.
 
 
 
@@ -254,7 +254,7 @@ def way_at(times: float) -> str:
 solved = found and whole and paid and defended
 factor = max((1.1**n for n in range(-30, 50) if solved and way_at(1.1**n) == "staged"), default=None)
 # --8<-- stub
-# factor = None  # change me: so many times `read_mb_s`
+# factor = None  # change me: the factor by which `read_mb_s` grows
 # --8<-- end
 if not (found and whole and paid and defended) or factor is None:
     show.say("Solve all tasks and write a factor. Then this cell tries it.")
@@ -269,8 +269,8 @@ else:
 # <summary>Answer</summary>
 #
 # The factor is about four if a tree has 113 kB and needs 1.2 ms to decode. It is smaller on a slower CPU, and larger on a
-# faster one. In each epoch, a copy saves the seconds by which reading takes longer than decoding, and it costs 64 times the
-# reading. On slower storage, the copy remains the shortest way, however slow the storage is. `opens_per_s` matters only to
-# files. The storage would need about six times as many opens per second before files are as fast as shards.
+# faster one. In each of 100 epochs, a copy saves (reading − decoding) seconds, and once it costs 64 × reading. Both are equal
+# if reading takes 2.8 times as long as decoding. On slower storage, the copy is always the shortest way. `opens_per_s` matters
+# only to files. The storage would need about six times as many opens per second before files are as fast as shards.
 #
 # </details>
