@@ -188,7 +188,7 @@ SUPPORTED = {
     "a manifest": {"split", "root", "follow_links"},
     "a packed output": {"split", "where"},
     "packed shards": {"split", "ignore", "where"},
-    "packed files": {"split", "follow_links", "ignore"},
+    "packed files": {"split", "follow_links", "ignore", "where"},
     "shards of others": _READING | {"where"},
 }
 """Which fields of `SourceOptions` each reader supports; `sizes` is only a hint."""

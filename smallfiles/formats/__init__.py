@@ -41,6 +41,9 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
 _MAY_BE_PACKED = (".zip", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".json")
 _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst")
 _SINGLE_FILES = ("arrow", "hdf5", "squashfs")
+SAVED = "state.json"
+"""In a folder that `save_to_disk` of Hugging Face `datasets` wrote: its Arrow files, in order."""
+
 GROUP = "smallfiles.formats"
 _CONTRIB = {"lmdb": "contrib/smallfiles-lmdb"}
 """The folder of this project with the package that adds a format."""
@@ -133,6 +136,8 @@ def name_of(path: Path, format: str | None = None) -> str:
             expected="another format",
             next_step="Read it with zarr.open_group, or pack what it was made from into .arrow",
         )
+    if (path / SAVED).is_file():
+        return "arrow"
     listed = ", ".join(ending for known in suffixes().values() for ending in known)
     raise UsageError(
         f"the name {path.name!r} has no suffix of a format",
@@ -184,7 +189,7 @@ def open(path: Path | str, format: str | None = None, *, by_position: bool = Fal
         ) from None
     except OSError as error:  # no permission, or a mount whose server is gone
         raise of_system(error, f"{path} cannot be read ({error.strerror})") from error
-    if not (S_ISREG(mode) or (S_ISDIR(mode) and name not in _SINGLE_FILES)):
+    if not (S_ISREG(mode) or (S_ISDIR(mode) and (name not in _SINGLE_FILES or (path / SAVED).is_file()))):
         raise FormatError(  # a reader would wait at a pipe for ever
             f"{path} is {'a folder' if S_ISDIR(mode) else 'neither a file nor a folder'}",
             expected=f"a packed {name} file",

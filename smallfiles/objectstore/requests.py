@@ -70,6 +70,9 @@ class Requests:
         found: Numbers = self._before[run] + within
         return found
 
+    def __len__(self) -> int:
+        return len(self._uses)
+
     def __iter__(self) -> Iterator[int]:
         """Each request once, in the order in which it is needed."""
         made = bytearray(len(self._uses))

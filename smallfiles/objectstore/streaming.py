@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -186,6 +187,18 @@ class RemoteShards(Shards):
         step = min((far.step for far in self._far), default=1)
         return Requests(numbers, Extents(shards, stretches, first, stop), step)
 
+    def traffic(self, order: Numbers) -> tuple[int, int]:
+        """Return the bytes that streams of these samples request, and those that they use."""
+        requests, read, used = self.requests(order.tolist()), 0, 0
+        for shard, first, stop in map(requests.blocks, range(len(requests))):
+            far = self.far(shard)
+            read += min(stop * far.block_bytes, far.size) - first * far.block_bytes
+        cuts = np.searchsorted(order, self.starts).tolist()
+        for found, start, own in zip(self.indexes, self.starts, pairwise(cuts), strict=False):
+            rows = order[slice(*own)] - start
+            used += sum(int(each.sizes[rows].sum()) for each in found.blobs.values())
+        return read, used
+
     def fetch(self, number: int, first: int, stop: int) -> _Found:
         """Some blocks of a shard; or all of it as a file of this node, if it is kept and there is room."""
         far = self.far(number)
@@ -285,6 +298,10 @@ class RemoteTar(TableReader):
     def following(self, order: Sequence[int]) -> ReadAhead:
         """A reader of just these samples, in this order."""
         return ReadAhead(self, self._shards(), order)
+
+    def traffic(self, order: Numbers) -> tuple[int, int]:
+        """Return the bytes that streams of these samples request in an epoch, and those that they use."""
+        return self._shards().traffic(order)
 
     def close(self) -> None:
         """Close the store, and give up what is kept on this node for this reader."""

@@ -150,7 +150,8 @@ def _parts(path: Path, format: str) -> list[Path]:
             for entry in path.iterdir()
             if entry.name[0] != "."
         }
-        data = [path / name for name in sorted(names) if name.endswith(".tar")]
+        suffix = ".arrow" if format == "arrow" else ".tar"  # the first is a folder of Hugging Face
+        data = [path / name for name in sorted(names) if name.endswith(suffix)]
     indexes = [file.with_name(file.name + _INDEX) for file in data]
     return data + [index for index in indexes if index.exists() or sidecar(index).exists()]
 

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import json
 
-from smallfiles.arrays import as_mask, column, from_numpy, one_chunk
-from smallfiles.errors import UsageError, first_few
-from smallfiles.fields import is_blob
+from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, scalar
+from smallfiles.errors import ManifestError, UsageError, first_few
+from smallfiles.fields import META, is_blob, value_column
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
 
@@ -35,7 +36,7 @@ _LONGEST = 10_000
 _NEITHER = column([None], pa.int64())[0].cast(pa.bool_())
 _FORMS = (
     "comparisons (== != < <= > >=, in, not in, is None, is not None), and, or, not, parentheses, "
-    "and field.startswith('…') or field.endswith('…')"
+    "and field.startswith('…') or field.endswith('…'); meta.age is a value of the JSON object of a sample"
 )
 
 
@@ -52,6 +53,43 @@ def matching(reader: Reader, text: str) -> npt.NDArray[np.bool_]:
     return _Condition(reader, text).mask()
 
 
+def json_value(reader: Reader, name: str) -> pa.Array | None:
+    """Return the column `meta.NAME` of the JSON objects of all samples; None if it is not one of them.
+
+    Raises:
+        UsageError: Its values have several types.
+    """
+    whole, _, own = name.partition(".")
+    if whole != META or not own or reader.fields.get(META) != "string":
+        return None
+    texts = pc.fill_null(one_chunk(reader.table([META])[META]), scalar("{}")).cast(pa.large_string())
+    lines = pa.LargeListArray.from_arrays(from_numpy(np.array([0, len(texts)])), texts)
+    data = pc.binary_join(lines, scalar("\n").cast(pa.large_string()))[0].as_buffer()
+    try:
+        whole_file, options = json.ReadOptions(block_size=data.size + 1), json.ParseOptions(None, True)
+        parsed = json.read_json(pa.BufferReader(data), whole_file, options)
+        return value_column(name, parsed[own]) if own in parsed.column_names else None
+    except (pa.ArrowException, ManifestError) as error:
+        raise UsageError(
+            f"the JSON objects of {reader.path} do not form columns ({error})",
+            expected="values of one type under each name",
+            next_step="Add the values that you need with: smallfiles annotate",
+        ) from error
+
+
+class _Names(ast.NodeTransformer):
+    """Makes a name of `meta.age`, but not of the method in `meta.who.startswith('p')`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        if isinstance(node.func, ast.Attribute):
+            node.func.value = self.visit(node.func.value)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        is_json = isinstance(node.value, ast.Name) and node.value.id == META
+        return ast.Name(f"{META}.{node.attr}", ast.Load()) if is_json else node
+
+
 class _Condition:
     """A condition on the values of a set."""
 
@@ -64,7 +102,7 @@ class _Condition:
         try:
             if len(self._text) > _LONGEST:
                 raise RecursionError
-            found = self._truth(ast.parse(self._text.strip(), mode="eval").body)
+            found = self._truth(_Names().visit(ast.parse(self._text.strip(), mode="eval").body))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else "it is too long, or has a null byte"
             self._refuse(f"cannot be read: {reason}", "a condition such as age > 40 and label == 'cat'")
@@ -186,15 +224,17 @@ class _Condition:
 
     def _column(self, name: str) -> pa.Array:
         if name not in self._columns:
-            kind = self._kinds.get(name)
+            of_json = json_value(self._reader, name)
+            kind = self._kinds.get(name) if of_json is None else str(of_json.type)
             if kind is None:
                 similar = get_close_matches(name, self._kinds, 1)
                 meant = f"; did you mean {similar[0]}?" if similar else ""
                 self._refuse(f"names the field {name!r}, which the set does not have{meant}")
             if name != "key" and (is_blob(kind) or kind.startswith("list")):
                 self._refuse(f"compares {name} ({kind})", f"numbers, texts or truth values: {self._known()}")
-            found = self._reader.keys() if name == "key" else self._reader.table([name])[name]
-            self._columns[name] = one_chunk(found)
+            if of_json is None:
+                of_json = self._reader.keys() if name == "key" else self._reader.table([name])[name]
+            self._columns[name] = one_chunk(of_json)
         return self._columns[name]
 
     @staticmethod

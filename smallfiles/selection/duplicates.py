@@ -11,7 +11,7 @@ several pictures show one patient, only a split by patient separates them. Noteb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -29,7 +29,6 @@ from smallfiles.progress import plural, progress
 from smallfiles.samples import UNLABELLED, Reader
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-Texts: TypeAlias = pa.StringArray
 
 _AT_ONCE = 64
 """Samples that are requested together, as in streams."""
@@ -60,14 +59,12 @@ class Duplicates:
     @property
     def doubled(self) -> int:
         """Number of samples of the first set whose bytes another sample of it has, too."""
-        own = self._own
-        return int(own[own > 1].sum())
+        return int(self._own[self._own > 1].sum())
 
     @property
     def shared(self) -> int:
         """Number of samples of the first set whose bytes a sample of the second one has, too."""
-        own = self._own
-        return int(own[own < np.diff(self.borders)].sum())
+        return int(self._own[self._own < np.diff(self.borders)].sum())
 
     @property
     def _own(self) -> Numbers:
@@ -75,53 +72,37 @@ class Duplicates:
         return _summed(self.members < len(self.readers[0]), self.borders[:-1])
 
     @cached_property
-    def labels(self) -> Texts:
-        """The class of each member; null where it has none."""
-        return self._texts(_labels)
-
-    @cached_property
-    def splits(self) -> Texts:
-        """The stored split of each member; null where it has none."""
-        return self._texts(_splits)
-
-    def _texts(self, of: Callable[[Reader, Numbers], Texts]) -> Texts:
-        """One text for each member, from the set that it is in."""
-        places, texts, start = list[Numbers](), list[Texts](), 0
+    def values(self) -> pa.Table:
+        """The class and the stored split of each member, as texts; null where it has none."""
+        places, tables, start = list[Numbers](), list[pa.Table](), 0
         for reader in self.readers:
             rows = self.members - start
             places.append(np.flatnonzero((rows >= 0) & (rows < len(reader))))
-            texts.append(of(reader, rows[places[-1]]))
+            tables.append(_values(reader, rows[places[-1]]))
             start += len(reader)
-        return pa.concat_arrays(texts).take(from_numpy(np.argsort(np.concatenate(places))))
+        return pa.concat_tables(tables).take(from_numpy(np.argsort(np.concatenate(places))))
 
-    @property
-    def _known(self) -> list[tuple[str, Texts]]:
-        """The labels and the splits, if at least one member has them."""
-        both = (("labels", self.labels), ("splits", self.splits))
-        return [(name, texts) for name, texts in both if texts.null_count < len(texts)]
-
-    def mixed(self, texts: Texts) -> int:
-        """Count the groups whose members have several of these texts; a missing text differs from none."""
-        codes = to_numpy(pc.fill_null(texts.dictionary_encode().indices.cast(pa.int64()), scalar(-1)))
-        lowest = np.minimum.reduceat(np.where(codes < 0, len(codes), codes), self.borders[:-1])
-        return int((lowest < np.maximum.reduceat(codes, self.borders[:-1])).sum())
+    def mixed(self) -> dict[str, int]:
+        """Count the groups with several labels, and with several splits, where the sets have them."""
+        found = {}
+        for name in self.values.column_names:
+            texts, starts = one_chunk(self.values[name]), self.borders[:-1]
+            codes = to_numpy(pc.fill_null(texts.dictionary_encode().indices.cast(pa.int64()), scalar(-1)))
+            lowest = np.minimum.reduceat(np.where(codes < 0, len(codes), codes), starts)
+            if texts.null_count < len(texts):
+                found[name] = int((lowest < np.maximum.reduceat(codes, starts)).sum())
+        return found
 
     def samples(self, group: int, most: int | None = None) -> list[tuple[Reader, int, dict[str, Any]]]:
-        """Return the set, the number, and the facts of the samples of a group.
-
-        Args:
-            group: Its number.
-            most: Of this many samples at most.
-        """
-        start, stop = self.borders[group : group + 2].tolist()
-        found = list[tuple[Reader, int, dict[str, Any]]]()
-        for at in range(start, stop if most is None else min(stop, start + most)):
-            row, first = int(self.members[at]), len(self.readers[0])
-            reader, row = (self.readers[0], row) if row < first else (self.readers[1], row - first)
-            facts = {"set": str(reader.path), "key": reader.key(row)}
-            found.append(
-                (reader, row, facts | {"label": self.labels[at].as_py(), "split": self.splits[at].as_py()})
-            )
+        """Return the set, the number, and the facts of the samples of a group, of `most` at most."""
+        found, first = list[tuple[Reader, int, dict[str, Any]]](), self.readers[0]
+        for at in range(*self.borders[group : group + 2].tolist())[:most]:
+            row = int(self.members[at])
+            reader, row = (first, row) if row < len(first) else (self.readers[1], row - len(first))
+            facts = {"set": str(reader.path), "key": reader.key(row)} | self.values.slice(at, 1).to_pylist()[
+                0
+            ]
+            found.append((reader, row, facts))
         return found
 
     def title(self, group: int) -> str:
@@ -141,26 +122,22 @@ class Duplicates:
 
     def record(self) -> dict[str, Any]:
         """Return the counts and all groups, JSON-ready."""
-        counts: dict[str, Any] = {name: getattr(self, name) for name in ("doubled", "shared", "recorded")}
-        counts |= {f"groups_with_several_{name}": self.mixed(texts) for name, texts in self._known}
+        counts = {name: getattr(self, name) for name in ("doubled", "shared", "recorded")}
+        counts |= {f"groups_with_several_{name}s": count for name, count in self.mixed().items()}
         groups = [[facts for *_, facts in self.samples(number)] for number in range(self.groups)]
         return {"field": next(iter(self.readers[0].fields)), **counts, "groups": groups}
 
     def lines(self) -> Iterator[str]:
         """Say in sentences what was found, and name the first groups."""
         reader, *others = self.readers
-        samples = f"{plural(len(reader), 'sample')} of {reader.path.name}"
-        count = f"{self.doubled:,}" if self.doubled else "none"
-        yield f"{count} of {samples} have the same bytes as another sample of this set"
+        samples = f"{plural(len(reader), 'sample')} of {reader.path.name} have the same bytes as"
+        yield f"{_number(self.doubled)} of {samples} another sample of this set"
         for other in others:
-            count = f"{self.shared:,}" if self.shared else "none"
             theirs = f"a sample of {other.path.name} ({plural(len(other), 'sample')})"
-            yield f"{count} of {samples} have the same bytes as {theirs}"
+            yield f"{_number(self.shared)} of {samples} {theirs}"
         if self.groups:
-            said = "".join(
-                f", {self.mixed(texts):,} of them with several {name}" for name, texts in self._known
-            )
-            yield f"samples with the same bytes form {plural(self.groups, 'group')}{said}"
+            several = [f", {count:,} of them with several {name}s" for name, count in self.mixed().items()]
+            yield f"samples with the same bytes form {plural(self.groups, 'group')}{''.join(several)}"
         if further_files(reader.fields):
             yield f"only the first file of each sample was compared, the field {next(iter(reader.fields))}"
         if self.recorded:
@@ -197,6 +174,10 @@ def find(reader: Reader, other: Reader | None = None) -> Duplicates:
     return Duplicates(readers, order[wanted][by_first], np.append(borders, len(first)), recorded)
 
 
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "none"
+
+
 def _summed(chosen: npt.NDArray[np.bool_], starts: Numbers) -> Numbers:
     """Count the chosen entries from each start to the next one."""
     return np.add.reduceat(chosen.astype(np.int64), starts)
@@ -225,18 +206,15 @@ def _hashed(reader: Reader) -> npt.NDArray[np.uint64]:
     return found
 
 
-def _labels(reader: Reader, rows: Numbers) -> Texts:
-    if "label" not in reader.fields:
-        return pa.nulls(len(rows), pa.string())
-    labels = to_numpy(one_chunk(reader.table(["label"], rows)["label"]))
-    values, numbers = np.unique(labels, return_inverse=True)
-    classes = reader.classes
-    names = [classes[each] if 0 <= each < len(classes) else str(each) for each in values.tolist()]
-    named = column([None if each == str(UNLABELLED) else each for each in names], pa.string())
-    return named.take(from_numpy(numbers.astype(np.int64)))
-
-
-def _splits(reader: Reader, rows: Numbers) -> Texts:
-    if reader.fields.get("split") != "string":
-        return pa.nulls(len(rows), pa.string())
-    return one_chunk(reader.table(["split"], rows)["split"])
+def _values(reader: Reader, rows: Numbers) -> pa.Table:
+    """Return the class and the stored split of some samples, as texts."""
+    found = {name: pa.nulls(len(rows), pa.string()) for name in ("label", "split")}
+    if "label" in reader.fields:
+        labels = to_numpy(one_chunk(reader.table(["label"], rows)["label"]))
+        values, numbers = np.unique(labels, return_inverse=True)
+        names = dict(enumerate(reader.classes)) | {UNLABELLED: None}
+        texts = column([names.get(each, str(each)) for each in values.tolist()], pa.string())
+        found["label"] = texts.take(from_numpy(numbers.astype(np.int64)))
+    if reader.fields.get("split") == "string":
+        found["split"] = one_chunk(reader.table(["split"], rows)["split"])
+    return pa.table(found)

@@ -23,7 +23,7 @@ from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, spread
 from smallfiles.errors import UsageError, first_few
 from smallfiles.fields import is_blob
 from smallfiles.formats.reader import FieldBlobs, SampleIndexError
-from smallfiles.progress import plural
+from smallfiles.progress import bytes_text, note, plural
 from smallfiles.samples import Buffer, Reader, Rows, Sample
 from smallfiles.selection.conditions import matching
 from smallfiles.selection.config import Choice, rule_text
@@ -56,7 +56,14 @@ def select(reader: Reader, choice: Choice) -> Reader:
             expected=f"some of its {plural(len(reader), 'sample')}",
             next_step="Look at the values with: smallfiles inspect, and choose others",
         )
-    return Selected(reader, np.flatnonzero(chosen), choice)
+    rows = np.flatnonzero(chosen)
+    if traffic := getattr(reader, "traffic", None):  # of an object store, which delivers whole blocks
+        read, used = traffic(rows)
+        note(
+            f"in stream order, an epoch of {plural(len(rows), 'selected sample')} of {reader.path} reads "
+            f"{bytes_text(read)}, of which {bytes_text(read - used)} are not used"
+        )
+    return Selected(reader, rows, choice)
 
 
 def choose(reader: Reader, **choice: Any) -> Reader:

@@ -19,6 +19,7 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import UsageError, first_few
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
+from smallfiles.selection.conditions import json_value
 from smallfiles.selection.config import Choice
 
 
@@ -82,7 +83,8 @@ def numbered(
         UsageError: There is no such field, or some samples have no value.
     """
     kinds = {each.name: each.type for each in reader.table(rows=[]).schema}
-    kind = kinds.get(name)
+    found = json_value(reader, name)
+    kind = kinds.get(name) if found is None else found.type
     if kind is None or not (
         pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)
     ):
@@ -92,7 +94,7 @@ def numbered(
             expected=f"a field of texts or whole numbers; it has {', '.join(usable)}",
             next_step="Name one of these, or add one with: smallfiles annotate",
         )
-    found = one_chunk(reader.table([name])[name])
+    found = one_chunk(reader.table([name])[name]) if found is None else found
     if found.null_count:
         rows = np.flatnonzero(as_mask(found.is_null()))
         examples = first_few([reader.key(int(row)) for row in rows[:5]], len(rows))

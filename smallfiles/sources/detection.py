@@ -150,12 +150,13 @@ def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
     if format != "files":
         return packed.load(path, format, options)
     options.refuse_unsupported("packed files", path)
-    source = _from_manifest(path / MANIFEST, None, replace(options, ignore=()))
+    source = _from_manifest(path / MANIFEST, None, replace(options, ignore=(), where=None))
     manifest = packed.with_added_fields(source.manifest, path)
     source = replace(source, manifest=manifest, kind="packed files", resize=packed.resize_sidecar(path))
     blobs = [paths for name in manifest.blobs for paths in manifest.blob_paths(name).to_pylist()]
     at_top = [name for name in (*manifest.paths.to_pylist(), *blobs) if "/" not in name]
-    return packed.with_names_beside(source, (MANIFEST, *at_top), options)
+    whole = packed.with_names_beside(source, (MANIFEST, *at_top), options)
+    return replace(whole, manifest=packed.selected(manifest, path, options.where))
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:

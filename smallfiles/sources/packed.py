@@ -35,7 +35,7 @@ from smallfiles.manifest.document import FORMAT
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Blob, Buffer, Reader
-from smallfiles.selection.reader import choose
+from smallfiles.selection.reader import Selected, choose
 from smallfiles.sources import declarations
 from smallfiles.sources.record import Source, refuse_other_split
 from smallfiles.sources.stores import FolderStore, NamedStore
@@ -257,6 +257,15 @@ def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
     for name in sorted(more):
         table = table.append_column(name, more[name])
     return replace(manifest, table=table)
+
+
+def selected(manifest: Manifest, path: Path, where: str | None) -> Manifest:
+    """The samples of plain files for which a condition is true; all of them without one."""
+    if where is None:
+        return manifest
+    with closing(formats.open(path, "files")) as reader:
+        chosen = choose(reader, where=where)
+        return manifest.select(chosen.rows) if isinstance(chosen, Selected) else manifest
 
 
 def resize_of(reader: Reader) -> dict[str, Any] | None:

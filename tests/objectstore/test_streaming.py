@@ -27,7 +27,9 @@ from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
 from smallfiles.objectstore import streaming
 from smallfiles.objectstore.catalog import of_output
 from smallfiles.objectstore.config import MANIFEST
+from smallfiles.progress import bytes_text
 from smallfiles.samples import BlobField
+from smallfiles.selection.reader import choose
 from smallfiles.staging import placement
 
 COUNT, SHARDS = 300, 50
@@ -150,6 +152,29 @@ def test_random_access_gives_the_same_bytes(pushed, opened, packed):
     again = pickle.loads(pickle.dumps(reader))
     again._store = reader._store  # keys are not pickled but for workers
     assert bytes(again.read(7)) == bytes(local.read(7))
+
+
+HALF = [{"where": "label in (1, 3, 5)"}, {"split": "b", "split_rule": {"a": 0.5, "b": 0.5}}]
+
+
+@pytest.mark.parametrize("order", ["stream", "random"])
+@pytest.mark.parametrize("choice", HALF)
+def test_a_selection_comes_once_and_says_which_bytes_are_not_used(
+    pushed, opened, packed, capsys, order, choice, monkeypatch
+):
+    local, found = choose(formats.open(packed), **choice), []
+    for rank in range(2):
+        found += contents(stream(opened(pushed), rank, 2, order=order, **choice))
+    assert sorted(found) == [(n, local.target(n), bytes(local.read(n))) for n in range(len(local))]
+    reader, fetched, blocks = opened(pushed), [], streaming.RemoteShard.blocks
+    read, used = reader.traffic(choose(reader, **choice).rows)
+    assert used == sum(map(local.size, range(len(local)))) < read
+    assert f"reads {bytes_text(read)}, of which {bytes_text(read - used)} are" in capsys.readouterr().err
+    if order == "stream":
+        count = lambda *words: fetched.append(blocks(*words)) or fetched[-1]  # noqa: E731
+        monkeypatch.setattr(streaming.RemoteShard, "blocks", count)
+        contents(stream(reader, workers=1, **choice))
+        assert sum(map(len, fetched)) == read
 
 
 def test_samples_that_share_blocks_are_fetched_by_one_request_or_from_the_node(pushed, opened, line):

@@ -1,7 +1,9 @@
 """Conditions, splits and selected sets: which samples come, that each comes once, and what is refused."""
 
+import io
 import json
 import pickle
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -371,13 +373,13 @@ def test_a_stratified_split_tells_the_shares_of_each_class(tmp_path, capsys):
 
 
 def test_packing_a_part_of_a_packed_set(sets, tmp_path, capsys):
-    for name in ("a.arrow", "a.tars"):
+    for name in ("a.arrow", "a.tars", "a.files"):
         out = tmp_path / f"part-{name}"
         assert main(["pack", str(sets[name]), str(out), "--where", HALF, "--check", "none"]) == 0
         assert set(numbers_of(formats.open(out))) == CHOSEN
         assert main(["verify", str(out), "--against", str(sets[name]), "--where", HALF]) == 0
-    with pytest.raises(SmallfilesError, match="--where was given, but has no effect"):
-        sources.load(sets["a.arrow"].parent / "a.files", where=HALF)
+    with pytest.raises(SmallfilesError, match=r"no sample of .*a\.files fits where"):
+        sources.load(sets["a.files"], where="ok and not ok")
     assert SourceOptions(where=HALF).where == HALF
 
 
@@ -409,3 +411,65 @@ def test_a_batch_maker_takes_no_choice(arrow):
     maker = make_loader(arrow, LoaderConfig(mode="main")).dataset.maker
     with pytest.raises(UsageError, match="a choice of samples"):
         make_loader(maker, LoaderConfig(mode="main", where=HALF))
+
+
+def write_shards(out):
+    """Shards of another program: an image, a class, and a JSON object for each sample."""
+    out.mkdir()
+    for shard in range(0, COUNT, 40):
+        with tarfile.open(out / f"{shard:05}.tar", "w") as file:
+            for n in range(shard, min(shard + 40, COUNT)):
+                facts = {"age": n, "who": f"p{n % 13}", "odd name": [n]} | ({"rare": True} if n == 60 else {})
+                parts = {"jpg": n.to_bytes(3, "big") + bytes(n % 20), "cls": str(n % 3).encode()}
+                for suffix, data in (parts | {"json": json.dumps(facts, indent=n % 2).encode()}).items():
+                    member = tarfile.TarInfo(f"{n:04}.{suffix}")
+                    member.size = len(data)
+                    file.addfile(member, io.BytesIO(data))
+
+
+def save_with_datasets(out):
+    """A folder of Hugging Face `datasets` with three Arrow files."""
+    datasets = pytest.importorskip("datasets")
+    images = [{"bytes": n.to_bytes(3, "big") + bytes(n % 20), "path": None} for n in range(COUNT)]
+    columns = {"image": images, "label": [n % 3 for n in range(COUNT)], "age": [*range(COUNT)]}
+    kinds = {"image": datasets.Image(decode=False), "label": datasets.ClassLabel(names=list(CLASSES))}
+    features = datasets.Features(kinds | {"age": datasets.Value("int64"), "who": datasets.Value("string")})
+    columns["who"] = [f"p{n % 13}" for n in range(COUNT)]
+    datasets.Dataset.from_dict(columns, features=features).save_to_disk(str(out), num_shards=3)
+
+
+def of_all_ranks(path, **config):
+    """The samples of an epoch of two ranks, by their bytes."""
+    found = []
+    for rank in range(2):
+        loader = make_loader(path, LoaderConfig(rank=rank, world_size=2, mode="main", batch=4, **config))
+        for batch in loader:
+            data = batch["data"].numpy().tobytes()
+            found += [int.from_bytes(data[at : at + 3], "big") for at in batch["offsets"][:-1].tolist()]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("write_others", "name", "of"), [(write_shards, "a.tars", "meta."), (save_with_datasets, "saved", "")]
+)
+def test_sets_of_other_programs_are_selected_and_split_in_place(tmp_path, write_others, name, of, capsys):
+    write_others(out := tmp_path / name)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    old = {n for n in range(COUNT) if n > 40 and n % 13 not in (1, 10, 11, 12)}
+    where = f"{of}age > 40 and not {of}who.startswith('p1')"
+    words = ["split", str(out), "--rule", "train=0.75,val=0.25", "--split-by", f"{of}who"]
+    assert main([*words, "--json"]) == 0 and json.loads(capsys.readouterr().out)["in_several"] == 0
+    parts = [{n % 13 for n in of_all_ranks(out, split=split)} for split in RULE]
+    assert not parts[0] & parts[1] and parts[0] | parts[1] == {*range(13)}
+    for order in ("random", "stream"):
+        assert Counter(of_all_ranks(out, order=order)) == Counter(range(COUNT))
+        assert Counter(of_all_ranks(out, order=order, where=where)) == Counter(old)
+        val = [n for n in range(COUNT) if n % 13 in parts[1]]
+        assert Counter(of_all_ranks(out, order=order, split="val")) == Counter(val)
+    assert before == {path: path.read_bytes() for path in out.iterdir()}
+    assert verify(out).verdict == "unproven"  # only the split has a digest
+    if of:
+        assert chosen_by(out, "meta.rare is not None and meta.rare") == {60}
+        for wrong, said in (("meta.none == 1", "names the field 'meta.none'"), ("meta.age == 'x'", "int64")):
+            with pytest.raises(UsageError, match=said):
+                chosen_by(out, wrong)

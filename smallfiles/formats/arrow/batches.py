@@ -7,11 +7,13 @@ worker hundreds of megabytes, and a list of them is copied on write after a fork
 
 from __future__ import annotations
 
+import json
 import mmap
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, integers, scalar
+from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, integers, one_chunk, scalar
 from smallfiles.errors import FormatError
 from smallfiles.faults import summary_of
 from smallfiles.fields import TARGETS, stored_type, value_column
-from smallfiles.formats import embedded, provenance
+from smallfiles.formats import SAVED, embedded, provenance
 from smallfiles.formats.arrow.foreign import Cuts, blocks, find_columns, row_counts, stream_blocks
 from smallfiles.formats.arrow.writing import FACTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, RawFile, damage_reported, damaged
@@ -46,15 +48,19 @@ _ENDS_BYTES = (4 << 10, 64 << 10)  # the magic at the front; a footer of 2,700 b
 
 
 def locate(path: Path, *, access: Access = "auto") -> SampleTable:
-    """Open an Arrow file, and find the samples in it.
+    """Open an Arrow file, or a folder of Hugging Face `datasets`, and find the samples in it.
 
     Args:
-        path: The file; IPC file or stream.
+        path: The file; IPC file or stream. Or the folder that `save_to_disk` wrote.
         access: How samples are fetched.
 
     Raises:
         FormatError: It is damaged, or of another kind.
     """
+    if path.is_dir():
+        with damage_reported(path):
+            files = [each["filename"] for each in json.loads((path / SAVED).read_bytes())["_data_files"]]
+            return Joined(path, [LookedUp(Batches(ByteFile(path / name, access))) for name in files])
     file = ByteFile(path, access)
     if (place := _place_of_table(file)) is None:
         return LookedUp(Batches(file))
@@ -446,6 +452,64 @@ class LookedUp(SampleTable):
             "batches": self._batches.number,
             "columns": {field.name: str(field.type) for field in self._batches.schema},
         }
+
+
+class Joined(SampleTable):
+    """The samples of several Arrow files with the same columns, one file after the other."""
+
+    format = "arrow"
+
+    def __init__(self, path: Path, files: Sequence[LookedUp]) -> None:
+        self._files, first = files, files[0]
+        columns = {name: [each._blobs[name] for each in files] for name in first._blobs}
+        blobs = {name: JoinedColumn(each, self.shard_sizes()) for name, each in columns.items()}
+        file_bytes = sum(each.file_bytes for each in files)
+        super().__init__(path, sum(self.shard_sizes()), blobs, first.record, file_bytes)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._files[0].classes
+
+    @property
+    def kinds(self) -> Mapping[str, pa.DataType]:
+        return self._files[0].kinds
+
+    def load(self, name: str) -> Column:
+        if name == "key" and self._files[0]._batches.columns.key is None:
+            return numbered_keys(self.count)
+        return pa.chunked_array([one_chunk(each.load(name)) for each in self._files])
+
+    def shard_sizes(self) -> tuple[int, ...]:
+        return tuple(each.count for each in self._files)
+
+    def about(self) -> dict[str, Any]:
+        return {**self._files[0].about(), "files": len(self._files)}
+
+
+class JoinedColumn(Extents):
+    """Where the bytes of a column of several files are.
+
+    Args:
+        files: The column of each.
+        sizes: Number of samples in each.
+    """
+
+    def __init__(self, files: Sequence[Extents], sizes: Sequence[int]) -> None:
+        super().__init__(files[0].suffix)
+        self._files, self._starts = files, [0, *accumulate(sizes)]
+
+    def place(self, row: int) -> Place:
+        number = bisect_right(self._starts, row) - 1
+        return self._files[number].place(row - self._starts[number])
+
+    def announce(self, rows: Sequence[int]) -> None:
+        """Announce what `place` will look at, file by file."""
+        for file, start, stop in zip(self._files, self._starts, self._starts[1:], strict=False):
+            file.announce([row - start for row in rows if start <= row < stop])
+
+    def total_bytes(self) -> int:
+        """Return the sum of the encoded bytes."""
+        return sum(each.total_bytes() or 0 for each in self._files)
 
 
 def _unmapped_stream(path: Path) -> FormatError:
