@@ -244,13 +244,18 @@ def classes_per_batch(order):
 guess = None  # your guess, images in the buffer: for example 500
 
 # %%
-import matplotlib.pyplot as plt
-
 sizes = [1, 4_096, 16_384, 32_768, 65_536]
 held = [classes_per_batch(order_of_epoch(size, 1)) for size in sizes]
 in_random_order = classes_per_batch(np.random.default_rng(1).permutation(samples))
-enough = np.interp(in_random_order / 2, held, sizes)  # on the line between two sizes
+print("classes in a batch, by images in the buffer:", dict(zip(sizes, np.round(held).tolist(), strict=True)))
 
+# %% [markdown]
+# The *folded* cell plots these numbers with matplotlib.
+
+# %% jupyter={"source_hidden": true}
+import matplotlib.pyplot as plt
+
+enough = np.interp(in_random_order / 2, held, sizes)  # on the line between two sizes
 figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
 axes.plot(sizes, held, "o-")
 axes.axhline(in_random_order, color="grey", ls="--")
@@ -530,6 +535,61 @@ except SmallfilesError as error:
 # A complete tar file ends with two blocks of zeros. Only our reader checks that they are there. For the other two, a
 # truncated shard looks like a complete shard with fewer samples.
 
+# %% [markdown] id="mix-sets" tags=["optional"]
+# ## 7 · Mix two sets
+#
+# *Optional, 5 minutes.* An epoch should have 1,000 images, 70 % of them from a set of 2,100 and 30 % from a set of 300.
+# Many programs draw each image at random, by PyTorch's `WeightedRandomSampler`.
+#
+# > **Predict.** How many of the 300 images of the small set come in such an epoch?
+
+# %%
+guess = None  # your guess: for example 300
+
+# %%
+from collections import Counter
+
+from torch.utils.data import WeightedRandomSampler
+
+large, few = 2_100, 300  # the images of the large set have the numbers 0 to 2,099
+weights = np.repeat([0.7 / large, 0.3 / few], [large, few])
+often = Counter(WeightedRandomSampler(weights, 1_000))
+drawn = [often[number] for number in range(large, large + few)]
+print(f"{sum(drawn)} draws from the small set: {np.count_nonzero(drawn)} of {few} images, one {max(drawn)} times")
+
+# %% [markdown]
+# About a third of the small set does not come at all. The sampler puts each image back before it draws the next one, so
+# other images come several times. If each rank draws by itself, two ranks can also draw the same image.
+#
+# Instead, deal out the next 700 images of the large set, and all images of the small one:
+
+# %%
+def exact_epoch(epoch):
+    """Return 700 images of the large set, other ones in each of three epochs, and all of the small set."""
+    turn, part = divmod(epoch, 3)
+    some = np.random.default_rng(turn).permutation(large)[part * 700 : (part + 1) * 700]
+    return np.random.default_rng(epoch).permutation([*some, *range(large, large + few)])
+
+
+often = Counter(np.concatenate([exact_epoch(epoch) for epoch in range(3)]).tolist())
+print("images by the number of times that they came in three epochs:", Counter(often.values()))
+
+# %% [markdown]
+# The order depends only on the number of the epoch, so ranks can divide it, and a stopped training can continue.
+#
+# The toolbox's loader does the same for sets of any format. The two sets of this notebook have different classes: label 3
+# means one thing in the first set and another in the second. So the loader refuses them until you say that it should
+# join classes by their names:
+
+# %%
+from smallfiles.loading import LoaderConfig, make_loader
+
+config = LoaderConfig(order="stream", mix_classes="names")
+print(make_loader(mix={mixed.path: 0.7, packed.path: 0.3}, config=config).drawn)
+
+# %% [markdown]
+# `LoaderConfig(balance="label")` makes classes equally frequent. It repeats the images of small classes.
+
 # %% [markdown] id="exercise"
 # ## Exercise
 #
@@ -565,6 +625,7 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # - A worker mixes only its own shards, so a buffer cannot repair shards that are in class order.
 # - Make shards of 100 MB to 1 GB, and give each worker several of them.
 # - A tar file that was cut between two samples looks like a shorter one.
+# - Deal images out by exact shares. Drawing them with replacement misses a third.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -45,15 +45,32 @@ _OF_A_BATCH = (
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
     parser = add_run(verbs, "train", run)
-    parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels, masks or numbers")
+    what = "a packed file with labels, masks or numbers; none with --mix"
+    parser.add_argument("data", type=Path, nargs="?", metavar="OUT", help=what)
+    _add_mix(parser)
     parser.add_argument("--val", type=Path, metavar="OUT", help="measure on this one after each epoch")
     add_flags(parser, TrainConfig)
     add_flags(parser.add_argument_group("how batches are made"), LoaderConfig)
     parser = add_run(verbs, "epoch", run_epoch)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
+    what = "a packed file and a folder; with --mix the folder alone"
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=what)
+    _add_mix(parser)
     parser.add_argument("--count", action="store_true", help="evaluate the records of a folder")
     add_flags(parser, LoaderConfig)
     _add_ring(verbs)
+
+
+def _add_mix(parser: argparse.ArgumentParser) -> None:
+    what = "a set and its share of each epoch, such as a.arrow=0.7; repeat for each set of a mixture"
+    parser.add_argument("--mix", action="append", default=[], type=_share, metavar="PATH=SHARE", help=what)
+
+
+def _share(text: str) -> tuple[str, float]:
+    path, _, share = text.rpartition("=")
+    with suppress(ValueError):
+        if path:
+            return path, float(share)
+    raise argparse.ArgumentTypeError(f"{text!r}; expected PATH=SHARE, such as a.arrow=0.7")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles train s3://course/train.tars
         smallfiles train streets.arrow --target mask
         smallfiles train all.arrow --split train --where "age is not None and age > 40"
+        smallfiles train all.arrow --balance label
+        smallfiles train --mix a.arrow=0.7 --mix b.tars=0.3
     """
     with suppress(AttributeError, ValueError, OSError):  # no standard error
         faulthandler.enable()  # a truncated mapped file ends the process by a signal
@@ -80,8 +99,16 @@ def run(arguments: argparse.Namespace) -> int:
 
         config = from_args(TrainConfig, arguments, loader=LoaderConfig.from_args(arguments))
         check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
-        warn_on_login_node("training", size_bytes=size_of(arguments.data) * config.epochs)
-        done = training.train(arguments.data, arguments.val, config, asked_to_stop)
+        mix = dict(arguments.mix)
+        if (arguments.data is None) != bool(mix):
+            raise UsageError(
+                f"{arguments.data} was given together with --mix" if mix else "no packed file was given",
+                expected="one packed file, or --mix PATH=SHARE for each set",
+                next_step="See smallfiles train --help",
+            )
+        size = sum(map(size_of, map(Path, mix or [arguments.data])))
+        warn_on_login_node("training", size_bytes=size * config.epochs)
+        done = training.train(mix or arguments.data, arguments.val, config, asked_to_stop)
     if ranks().rank == 0:
         if done.resumed_at and done.resumed_at[0] >= config.epochs:
             say(f"all {config.epochs} epochs were trained before; ask for more with --epochs")
@@ -135,16 +162,19 @@ def run_epoch(arguments: argparse.Namespace) -> int:
     Examples:
         smallfiles epoch train.arrow seen --workers 2   # under srun or torchrun
         smallfiles epoch --count seen
+        smallfiles epoch --mix a.arrow=0.7 --mix b.tars=0.3 seen
     """
     from smallfiles.measure import ranks
 
-    if len(arguments.paths) != (1 if arguments.count else 2):
+    if len(arguments.paths) != (1 if arguments.count or arguments.mix else 2):
         raise UsageError(
             f"{plural(len(arguments.paths), 'path')} given",
-            expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
+            expected="--count FOLDER"
+            if arguments.count
+            else "a folder for the records, and a packed file or --mix PATH=SHARE for each set",
             next_step="See smallfiles epoch --help",
         )
-    if arguments.count and given(LoaderConfig, arguments):
+    if arguments.count and (arguments.mix or given(LoaderConfig, arguments)):
         raise UsageError(
             "--count is given together with flags of a loader, but reads no samples",
             expected="--count FOLDER",
@@ -154,8 +184,8 @@ def run_epoch(arguments: argparse.Namespace) -> int:
         found = ranks.count(arguments.paths[0])
         report(arguments, _counted(found), *_of_ranks(found))
         return 0 if found.exact else FAILED
-    packed, folder = arguments.paths
-    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments))
+    *packed, folder = arguments.paths
+    share = ranks.read_share(dict(arguments.mix) or packed[0], folder, LoaderConfig.from_args(arguments))
     summary = (
         f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
         f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"

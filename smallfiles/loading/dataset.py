@@ -28,7 +28,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from smallfiles import formats
 from smallfiles.errors import ResourceError, SmallfilesError, UsageError
-from smallfiles.fields import TARGETS
+from smallfiles.fields import META, TARGETS
 from smallfiles.loading.batches import (
     Array,
     Batch,
@@ -49,6 +49,7 @@ from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
 from smallfiles.selection.config import Draw
 from smallfiles.selection.draws import drawn
+from smallfiles.selection.mixture import Concatenated, mixed
 from smallfiles.selection.reader import Selected
 
 if TYPE_CHECKING:
@@ -202,6 +203,22 @@ def maker_of(
     return source
 
 
+def mixture_of(
+    mix: Mapping[Any, float], draw: Draw | None = None, fields: Mapping[str, Any] | None = None
+) -> Reader:
+    """Open the sets of a mixture as one.
+
+    Args:
+        mix: The share of each set: a packed file, pushed shards by their URL, or a reader.
+        draw: Which samples of each set, and how many.
+        fields: Makers; a field that is left out (None) may be missing in some sets, as `meta` always may.
+    """
+    makers = {META: None, **(fields or {})}
+    without = [name for name, maker in makers.items() if maker is None]
+    sets = [each if isinstance(each, Reader) else _opened(each) for each in mix]
+    return mixed(sets, [*mix.values()], draw or Draw(), without)
+
+
 def _opened(path: Path | str) -> Reader:
     if not str(path).startswith("s3:/"):
         return formats.open(path)
@@ -217,10 +234,13 @@ def name_of_data(reader: Reader) -> str:
     samples, and sizes and targets of some; of more samples if no set digest is recorded. This takes
     milliseconds; all keys of an Arrow file take 0.1 s per million samples, and a read of every record batch.
     An order that differs for less than about a thousandth of the samples is not noticed. A selection is
-    identified by its parent and its rows.
+    identified by its parent and its rows, and a mixture by its sets.
     """
     if isinstance(reader, Selected):
         return xxhash.xxh3_128_hexdigest((name_of_data(reader.base) + reader.rows_digest).encode())
+    if isinstance(reader, Concatenated):
+        parts = [*map(name_of_data, reader.sets), *reader.classes]
+        return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
     record = reader.info().get("provenance") or {}
     recorded, count = str(record.get("schema", {}).get("manifest_digest", "")), len(reader)
     spread = np.linspace(0, max(count - 1, 0), 64 if recorded else 4096).astype(np.int64)

@@ -41,6 +41,7 @@ from smallfiles.loading.dataset import (
     collate,
     deliver,
     maker_of,
+    mixture_of,
     name_of_data,
 )
 from smallfiles.loading.fields import none_left
@@ -265,9 +266,10 @@ class InThreads(Iterator[T]):
 
 
 def make_loader(
-    source: Source,
+    source: Source | None = None,
     config: LoaderConfig | None = None,
     *,
+    mix: Mapping[Any, float] | None = None,
     transform: AnyTransform | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Loader:
@@ -280,6 +282,9 @@ def make_loader(
         source: A packed file, pushed shards by their URL (`s3://…`), a reader, or a `BatchMaker` (which has
             its own seed and `on_error`).
         config: The settings; defaults are derived from this machine.
+        mix: In place of a source, the share of each of several sources in every epoch, such as
+            `{"a.arrow": 0.7, "b.tars": 0.3}`. Shares are exact, and by default no sample comes twice (see
+            `smallfiles.selection.mixture`).
         transform: Makes an image from encoded bytes; None gives the bytes. One of `smallfiles.images`, of
             torchvision, or any function of a picture (see `callables`).
         fields: A maker for each field, such as `{"image": Image(view), "mask": Mask(view)}` (see `makers`);
@@ -294,6 +299,17 @@ def make_loader(
     """
     config = config or LoaderConfig()
     storage.set_timeout(config.storage_timeout_s)  # for reading the index, and for the workers of a ring
+    if (source is None) != bool(mix):
+        raise UsageError(
+            "a source and a mixture were given together"
+            if mix
+            else "neither a source nor a mixture was given",
+            expected="one packed set, or mix with the share of each set",
+            next_step="Give one of them",
+        )
+    if source is None:
+        source = mixture_of(mix or {}, config, fields)
+        fields = {name: maker for name, maker in (fields or {}).items() if maker or name in source.fields}
     more: dict[str, Any] = {"fields": fields, "on_error": config.on_error, "draw": config}
     maker = maker_of(source, transform, seed=config.seed, **more)
     where = place(config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from smallfiles import machine, objectstore
+from smallfiles import machine
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
@@ -95,11 +96,11 @@ class Count:
         return f"{who}: of {self.shares[0].of:,} samples {lost}, {more}"
 
 
-def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
+def read_share(path: Path | Mapping[str, float], folder: Path, config: LoaderConfig) -> Share:
     """Read this rank's part of the first epoch and record its samples.
 
     Args:
-        path: A packed file, or the URL of pushed shards.
+        path: A packed file, or the URL of pushed shards; or the share of each set of a mixture.
         folder: A folder that all ranks see; gets the record of this one.
         config: How to read.
 
@@ -112,7 +113,8 @@ def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
         raise OutputExistsError(
             f"{record} exists already", expected="an empty folder", next_step="Use a new folder for each run"
         )
-    loader = make_loader(objectstore.open_anywhere(path), config, fields={"data": Ragged()})
+    source, mix = (None, path) if isinstance(path, Mapping) else (path, None)
+    loader = make_loader(source, config, mix=mix, fields={"data": Ragged()})
     seen: list[np.ndarray[Any, Any]] = []
     size, began = 0, perf_counter()
     for batch in loader:

@@ -6,10 +6,12 @@ import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from smallfiles.errors import UsageError
 from smallfiles.options import Settings, option
+
+Classes = Literal["same", "names", "numbers"]
 
 
 def parse_rule(text: str) -> dict[str, float]:
@@ -112,6 +114,10 @@ class Draw(Choice):
             largest class come once, and those of smaller classes are repeated, as evenly as possible.
         weights: A field of numbers: an epoch has as many samples as the set, and how often a sample comes is
             proportional to its number.
+        mix_samples: Samples in an epoch of a mixture. By default, an epoch ends when one set is used up, and
+            no sample comes twice; with more samples, those of this set are repeated.
+        mix_classes: What labels mean if the sets of a mixture have different classes: `names` joins classes
+            of equal names and gives them new labels, and `numbers` takes equal labels as equal classes.
     """
 
     balance: str | None = option(
@@ -119,6 +125,12 @@ class Draw(Choice):
     )
     weights: str | None = option(
         None, "how often samples come is proportional to this field", metavar="FIELD"
+    )
+    mix_samples: int | None = option(
+        None, "samples in an epoch of a mixture (default: until one set is used up)", least=1
+    )
+    mix_classes: Classes = option(
+        "same", "what joins the classes of a mixture if the sets have different ones: names or numbers"
     )
 
     def __post_init__(self) -> None:

@@ -50,6 +50,12 @@ def drawn(reader: Reader, draw: Draw) -> Reader:
                 "Give where, split, balance and weights where the sets are mixed",
             )
         return reader
+    if draw.mix_samples is not None or draw.mix_classes != "same":
+        _refuse(
+            "mix-samples or mix-classes was given without a mixture",
+            "several sets, such as a.arrow=0.7 and b.tars=0.3",
+            "Give the sets with mix, or leave these settings out",
+        )
     chosen = select(reader, draw)
     if draw.balance is not None:
         return _balanced(chosen, draw, draw.balance)
@@ -73,6 +79,11 @@ class Drawn(Selected):
     def __init__(self, base: Reader, groups: _Numbers, counts: _Numbers, draw: Draw, what: str) -> None:
         sizes = np.bincount(groups, minlength=len(counts))
         whole, rest = np.divmod(counts, np.maximum(sizes, 1))
+        self._often = int(whole.min()), int((whole + (rest > 0)).max())
+        self.draws = int(counts.sum())
+        self.repeats = self.draws - int(np.minimum(counts, sizes).sum())
+        if not self.repeats and rest.any():  # rows in the order of groups, such as the sets of a mixture
+            whole, rest = np.zeros_like(counts), counts
         blocks, level, left = list[_Numbers](), 1, np.flatnonzero(whole[groups] > 0)
         while len(left):
             blocks.append(left)
@@ -85,9 +96,6 @@ class Drawn(Selected):
         self.parts = tuple([(full, full)] * (full > 0)) + tuple(
             (int(sizes[group]), int(rest[group])) for group in some
         )
-        came = int(np.minimum(counts, sizes).sum())
-        self.draws, self.repeats = int(counts.sum()), int(counts.sum()) - came
-        self._often = int(whole.min()), int((whole + (rest > 0)).max())
 
     def __getattr__(self, name: str) -> Any:
         if self.__dict__.get("repeats", 0):  # a stream of an object store reads each sample once
@@ -97,16 +105,17 @@ class Drawn(Selected):
     def sentence(self) -> str:
         """Say what an epoch has."""
         least, most = self._often
+        repeats = f" ({plural(self.repeats, 'repeat')})" if self.repeats else ""
         often = "exactly once" if least == most == 1 else "at most once" if most == 1 else f"{most:,} times"
         often = f"{least:,} to {often}" if least < most > 1 else often
         return (
             f"an epoch has {plural(self.draws, 'sample')}, {self._what}; each of {len(self.base):,} "
-            f"different samples comes {often} ({plural(self.repeats, 'repeat')})"
+            f"different samples comes {often}{repeats}"
         )
 
     def shard_sizes(self) -> tuple[int, ...]:
         """Return the number of rows in each shard, for each time that the shards are read."""
-        ends = np.cumsum([0, *_shards_of(self.base)])
+        ends = np.cumsum([0, *shards_of(self.base)])
         blocks = np.split(self.rows, np.cumsum(self._blocks)[:-1])
         sizes = [np.diff(np.searchsorted(block, ends)) for block in blocks]
         return tuple(size for each in sizes for size in each.tolist() if size)
@@ -116,7 +125,8 @@ class Drawn(Selected):
         return super().info() | {"epoch": self.sentence()}
 
 
-def _shards_of(reader: Reader) -> tuple[int, ...]:
+def shards_of(reader: Reader) -> tuple[int, ...]:
+    """Return the number of samples in each shard; a set without shards is one."""
     return getattr(reader, "shard_sizes", tuple)() or (len(reader),)
 
 
@@ -163,11 +173,11 @@ def _weighted(reader: Reader, draw: Draw, name: str) -> Drawn:
             "Round the weights, and add them with: smallfiles annotate",
         )
     wanted = weights * np.bincount(groups)
-    counts = _rounded(wanted / wanted.sum() * len(found), len(found))
+    counts = rounded(wanted / wanted.sum() * len(found), len(found))
     return Drawn(reader, groups.astype(np.int64), counts, draw, f"in proportion to their {name}")
 
 
-def _rounded(wanted: npt.NDArray[np.float64], total: int) -> _Numbers:
+def rounded(wanted: npt.NDArray[np.float64], total: int) -> _Numbers:
     """Round numbers to whole ones with this sum: the largest remainders are rounded up."""
     counts = np.floor(wanted + 1e-9).astype(np.int64)
     up = np.argsort(counts - wanted, kind="stable")[: total - int(counts.sum())]

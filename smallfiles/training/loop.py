@@ -9,7 +9,7 @@ too. Notebook 08 trains on one rank, notebook 10 on many.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from smallfiles.errors import ResourceError, UsageError, first_few
 from smallfiles.fields import further_fields
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.batches import Fault
-from smallfiles.loading.dataset import name_of_data
+from smallfiles.loading.dataset import mixture_of, name_of_data
 from smallfiles.loading.fields import none_left
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.progress import plural, progress
@@ -113,7 +113,7 @@ class _Run:
 
 
 def train(
-    data: Path,
+    data: Path | Mapping[str, float],
     val: Path | None = None,
     config: TrainConfig | None = None,
     asked_to_stop: Sequence[int] = (),
@@ -121,7 +121,7 @@ def train(
     """Train a small network on a packed file: to classify, to segment, or to compute a number.
 
     Args:
-        data: The training samples.
+        data: The training samples; or the share of each of several sets in every epoch.
         val: Other samples, to measure on.
         config: The settings.
         asked_to_stop: Checked before each step; see `signals.listening`. Once it is not empty, a checkpoint
@@ -137,12 +137,15 @@ def train(
     """
     config = config or TrainConfig()
     check_ring(config, val is not None)
-    reader = drawn(objectstore.open_anywhere(data), config.loader)
-    task = task_of(reader, data, config.target)
+    if isinstance(data, Mapping):
+        reader = mixture_of(data, config.loader)
+    else:
+        reader = drawn(objectstore.open_anywhere(data), config.loader)
+    task = task_of(reader, reader.path, config.target)
     others = None if val is None else objectstore.open_anywhere(val)
     if others is not None and val is not None:
         if isinstance(task, Classify):
-            check_same_classes(reader, data, others, val)
+            check_same_classes(reader, reader.path, others, val)
         else:
             task_of(others, val, task.field)  # it has the field
     with joined() as group:

@@ -27,6 +27,8 @@ SET = {
     "start": 0,
     "skip": 0,
     "data": ".",
+    "mix": 0,
+    "weights": None,
 }
 SET |= {k: int(v) if v.isdigit() else v for k, v in (word.split("=") for word in sys.argv[3:])}
 RANKS, COUNT, BATCH, DATA = SET["ranks"], SET["count"], SET["batch"], Path(SET["data"])
@@ -348,8 +350,13 @@ def ours():
         workers=SET["workers"],
         rank=0 if FAULT == "several" else rank(),
         world_size=1 if FAULT == "several" else RANKS,
+        weights=SET["weights"],
     )
-    loader = make_loader(DATA / "set.arrow", config)
+    packed = DATA / "set.arrow"
+    if SET["mix"]:  # as two sets
+        loader = make_loader(mix={packed: 0.6, str(packed): 0.4}, config=config)
+    else:
+        loader = make_loader(packed, config)
     return run(
         loader,
         (lambda epoch: loader.set_epoch(0)) if FAULT == "order" else loader.set_epoch,

@@ -123,7 +123,7 @@ FAULTS = {
 }
 EVERY_DAY = {
     *("map random workers=2", "distributed several ranks=2", "iterable twice workers=2", "webdataset order"),
-    *("map right workers=2", "ours right ranks=2", "webdataset right ranks=2"),
+    *("map right workers=2", "ours right ranks=2 mix=1", "webdataset right ranks=2"),
 }
 
 
@@ -166,6 +166,8 @@ RIGHT = [
     "lightning iterable",
     "map sequential",
     "mosaic right",
+    "ours right ranks=2 mix=1",
+    "ours right ranks=2 workers=2 weights=label",
 ]
 
 

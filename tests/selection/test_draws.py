@@ -1,19 +1,24 @@
 """Balanced, weighted and mixed sets: what an epoch has, what a loader says of it, and what is refused."""
 
+import io
 import json
+import pickle
+import tarfile
 from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_selection import FEW_COWS, UNEQUAL, epoch, write
+from test_selection import COUNT, FEW_COWS, UNEQUAL, epoch, write
 
 from smallfiles import formats
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.loading.dataset import mixture_of
 from smallfiles.pack import annotate
 from smallfiles.samples import Sample, Schema
+from smallfiles.selection.config import Draw
 
 MAIN = {"mode": "main", "batch": 8}
 CHOICE = {"balance": "label", "where": FEW_COWS}
@@ -147,6 +152,128 @@ def test_weights_beyond_a_number_of_values_are_refused(tmp_path):
             continue
         with pytest.raises(UsageError, match=wanted):
             make_loader(out, config)
+
+
+def other_set(folder, name, **options):
+    return write(folder / name, 40, first=COUNT, **options)
+
+
+def test_a_mixture_continues_with_the_other_samples_of_the_larger_set(arrow, tmp_path):
+    few, seen = other_set(tmp_path, "few.arrow"), Counter()
+    for number in range(2):  # 40 and 40 of 97
+        loader = make_loader(None, LoaderConfig(**MAIN), mix={arrow: 0.5, few: 0.5}, fields={"age": None})
+        loader.set_epoch(number)
+        seen += Counter(int(n) for batch in loader for n in batch["index"])
+    assert Counter(seen[n] for n in range(COUNT)) == {1: 80, 0: 17}
+    assert {seen[n] for n in range(COUNT, COUNT + 40)} == {2}
+    assert loader.drawn == (
+        f"an epoch has 80 samples, 40 of 97 of {arrow}, 40 of 40 of {few}; each of 137 different samples "
+        "comes at most once"
+    )
+
+
+def test_a_mixture_is_a_set_of_its_own(arrow, tmp_path):
+    few = other_set(tmp_path, "few.tars", max_count=15)
+    reader = pickle.loads(pickle.dumps(mixture_of({arrow: 0.5, few: 0.5})))
+    numbers = [*range(COUNT + 40)]
+    assert [int.from_bytes(bytes(each.data)[:3], "big") for each in reader] == numbers
+    assert reader.table(["height"])["height"].to_pylist() == [n / 4 for n in numbers]
+    assert reader.table(["who"], [130, 2, 99])["who"].to_pylist() == ["p0", "p2", "p8"]
+    assert [bytes(each)[2] for each in reader.read_many([120, 4, 120])] == [120, 4, 120]
+    assert reader.keys().to_pylist() == [reader.key(n) for n in numbers]
+    assert reader.target(100) == 1 and reader.size(101) == 4 and len(reader.added()) == 0
+    assert sum(reader.shard_sizes()) == COUNT + 40 and reader.info()["samples"] == COUNT + 40
+    assert reader.table([], []).num_rows == 0 and reader.read_fields([], ["image"]) == [[]]
+    reader.close()
+
+
+def test_classes_of_a_mixture_are_joined_as_declared(arrow, tmp_path):
+    few = other_set(tmp_path, "few.arrow", classes=("dog", "cat", "pig"))
+    with pytest.raises(UsageError, match=r"different names of classes: .*cat, dog, cow; .*dog, cat, pig"):
+        mixture_of({arrow: 0.5, few: 0.5})
+    numbers = mixture_of({arrow: 0.5, few: 0.5}, Draw(mix_classes="numbers"))
+    assert numbers.classes == ("cat", "dog", "cow") and numbers.target(COUNT) == COUNT % 3
+    names = mixture_of({arrow: 0.5, few: 0.5}, Draw(mix_classes="names"))
+    assert names.classes == ("cat", "dog", "cow", "pig")
+    labels = names.table(["label"])["label"].to_pylist()
+    assert labels[:COUNT] == [n % 3 for n in range(COUNT)]
+    assert labels[COUNT:] == [(1, 0, 3)[n % 3] for n in range(COUNT, COUNT + 40)]
+    assert [names.target(n) for n in (96, 97, 98)] == labels[96:99]
+    unnamed = other_set(tmp_path, "unnamed.arrow", classes=())
+    with pytest.raises(UsageError, match=r"unnamed.arrow has none; expected names of the classes"):
+        mixture_of({arrow: 0.5, unnamed: 0.5}, Draw(mix_classes="names"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "draw", "said"),
+    [
+        ((0.5, 0.4), {}, "few.arrow=0.4; expected positive shares whose sum is 1"),
+        ((1.5, -0.5), {}, "expected positive shares"),
+        ((0.5, 0.5), {"balance": "label"}, "balance or weights was given together with a mixture"),
+        ((0.999, 0.001), {}, "an epoch of 97 samples has none of .*few.arrow"),
+        ((0.5, 0.5), {"where": "height > 1000"}, "no sample of .*a.arrow fits"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(arrow, tmp_path, shares, draw, said):
+    few = other_set(tmp_path, "few.arrow")
+    with pytest.raises(UsageError, match=said):
+        make_loader(None, LoaderConfig(**draw), mix=dict(zip((arrow, few), shares, strict=True)))
+
+
+def test_sets_with_other_fields_are_refused_by_name(arrow, tmp_path):
+    few = other_set(tmp_path, "few.arrow", without=("age", "who"))
+    said = "different fields: age is int64 and missing, who is string and missing.*fields={'age': None, 'who'"
+    with pytest.raises(UsageError, match=said):
+        make_loader(None, mix={arrow: 0.5, few: 0.5})
+    both = make_loader(None, mix={arrow: 0.5, few: 0.5}, fields={"age": None, "who": None})
+    assert {*next(iter(both))} == {"index", "target", "height", "ok", "data", "offsets"}
+
+
+def test_a_source_is_one_set_or_a_mixture(arrow):
+    with pytest.raises(UsageError, match="neither a source nor a mixture"):
+        make_loader()
+    with pytest.raises(UsageError, match="a source and a mixture were given together"):
+        make_loader(arrow, mix={arrow: 1.0})
+    for alone in ({"mix_samples": 5}, {"mix_classes": "names"}):
+        with pytest.raises(UsageError, match="without a mixture"):
+            make_loader(arrow, LoaderConfig(**alone))
+
+
+def test_sets_of_other_programs_are_balanced_and_mixed_in_place(tmp_path):
+    shard, table = tmp_path / "theirs.tar", tmp_path / "theirs.arrow"
+    pictures = [b"\xff\xd8\xff" + bytes([n]) for n in range(12)]
+    with tarfile.open(shard, "w") as tar:
+        for n, data in enumerate(pictures):
+            for suffix, content in ((".jpg", data), (".cls", b"1" if n % 4 else b"0")):
+                info = tarfile.TarInfo(f"{n:03}{suffix}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    image = pa.array([{"bytes": data, "path": f"{n}.jpg"} for n, data in enumerate(pictures)])
+    with pa.OSFile(str(table), "wb") as file:
+        batch = pa.table({"image": image, "label": pa.array([n % 2 for n in range(12)], pa.int64())})
+        with pa.ipc.new_stream(file, batch.schema) as writer:
+            writer.write_table(batch)
+    balanced = make_loader(shard, LoaderConfig(**MAIN, balance="label"))
+    assert Counter(int(n) for batch in balanced for n in batch["target"]) == {0: 9, 1: 9}
+    both = make_loader(None, LoaderConfig(**MAIN, mix_classes="numbers"), mix={shard: 0.25, table: 0.75})
+    rows = [int(n) for batch in both for n in batch["index"]]
+    assert len(rows) == len({*rows}) == 16 and sum(n < 12 for n in rows) == 4
+
+
+def test_epoch_and_train_take_a_mixture(arrow, tmp_path, capsys):
+    few, folder = other_set(tmp_path, "few.arrow"), tmp_path / "seen"
+    mix = ("--mix", f"{arrow}=0.6", "--mix", f"{few}=0.4", "--where", "age is not None", "--mode", "main")
+    for rank in ("0", "1", "2"):
+        assert main(["epoch", *mix, str(folder), "--rank", rank, "--world-size", "3"]) == 0
+    capsys.readouterr()
+    assert main(["epoch", "--count", str(folder)]) == 0
+    assert "3 ranks on 1 node read the epoch exactly" in (out := capsys.readouterr().out)
+    assert f"54 of 88 of {arrow}, 36 of 36 of {few}" in out
+    for words in (["train", str(arrow), *mix], ["train"]):
+        assert main(words) == 2
+        assert "expected one packed file, or --mix PATH=SHARE" in capsys.readouterr().err
+    assert main(["epoch", "--mix", "a.arrow", str(folder)]) == 2
+    assert "expected PATH=SHARE, such as a.arrow=0.7" in capsys.readouterr().err
 
 
 def test_flags_are_printed_and_read_back():

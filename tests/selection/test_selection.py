@@ -28,6 +28,7 @@ CLASSES = ("cat", "dog", "cow")
 RULE = {"train": 0.75, "val": 0.25}
 HALF = "label == 'cat' or age is not None and age > 40"
 KNOWN = "age is not None and age >= 0"
+OTHER = "other.arrow"
 NAMES = ("a.arrow", "a.h5", "a.tars", "a.sqfs", "a.files")
 
 
@@ -44,13 +45,15 @@ CHOSEN = {
 }
 
 
-def write(out, count=COUNT, **options):
+def write(out, count=COUNT, first=0, classes=CLASSES, without=(), **options):
+    numbers = range(first, first + count)
     samples = [
-        Sample(f"d{n % 3}/{n:04}.jpg", (n.to_bytes(3, "big") + bytes(n % 20),), n) for n in range(count)
+        Sample(f"d{n % 3}/{n:04}.jpg", (n.to_bytes(3, "big") + bytes(n % 20),), n - first) for n in numbers
     ]
-    values = pa.table({name: pa.array([row(n)[name] for n in range(count)]) for name in ROWS[0]})
+    names = [name for name in ROWS[0] if name not in without]
+    values = pa.table({name: pa.array([row(n)[name] for n in numbers]) for name in names})
     module = formats.get(formats.name_of(out))
-    schema = Schema.of(samples, values, classes=CLASSES)
+    schema = Schema.of(samples, values, classes=classes)
     module.write(samples, out, schema=schema, options=module.Options(**options), digest=False)
     return out
 
@@ -58,6 +61,7 @@ def write(out, count=COUNT, **options):
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets")
+    write(folder / OTHER, 40, first=COUNT)
     return {name: write(folder / name, **{"max_count": 30} if name == "a.tars" else {}) for name in NAMES}
 
 
@@ -196,6 +200,9 @@ GRID = [
     ({"balance": "label", "where": FEW_COWS}, [(each, 33) for each in groups(UNEQUAL, lambda n: n % 3)]),
     ({"balance": "who"}, [(each, 8) for each in groups(range(COUNT), lambda n: n % 13)]),
     ({"weights": "label"}, [({*range(1, COUNT, 3)}, 32), ({*range(2, COUNT, 3)}, 65)]),
+    ({"mix": (0.7, 0.3)}, [({*range(COUNT)}, 93), ({*range(COUNT, COUNT + 40)}, 40)]),
+    ({"mix": (0.5, 0.5), "where": "ok"}, [({*range(0, COUNT, 2)}, 20), ({*range(98, COUNT + 40, 2)}, 20)]),
+    ({"mix": (0.4, 0.6), "mix_samples": 200}, [({*range(COUNT)}, 80), ({*range(COUNT, COUNT + 40)}, 120)]),
 ]
 """Settings, and groups of samples with the number of samples of each in an epoch."""
 
@@ -211,10 +218,14 @@ def check_counts(seen, wanted):
 
 def epoch(path, config, world_size, stop=None, state=None, number=0):
     """The samples that all ranks receive until they stop, read from their bytes, and a state at the stop."""
-    seen, states = [], []
+    seen, states, mix = [], [], None
+    if shares := config.get("mix"):
+        config = {name: value for name, value in config.items() if name != "mix"}
+        mix = dict(zip((path, path.with_name(OTHER)), shares, strict=True))
     for rank in range(world_size):
         settings = LoaderConfig(rank=rank, world_size=world_size, **config)
-        loader = make_loader(path, settings, fields={"image": Ragged(), "age": None})
+        fields = {"image": Ragged(), "age": None}
+        loader = make_loader(None if mix else path, settings, mix=mix, fields=fields)
         loader.set_epoch(number)
         if state is not None:
             loader.load_state_dict(state)
