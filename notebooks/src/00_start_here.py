@@ -189,8 +189,8 @@ import os
 print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 
 # %% [markdown]
-# `os.cpu_count` counts the installed CPUs. `usable_cpus` counts those that Linux lets this process use. Linux may give it a
-# list of CPUs, or limit their time. On your own machine, both numbers are often the same.
+# `os.cpu_count` counts the installed CPUs. `usable_cpus` counts the CPUs that this process may use. Linux may allow a
+# process only some CPUs, or limit its CPU time. On your own machine, both numbers are often the same.
 #
 # The next cell allows this process only one CPU, prints both numbers again, and lifts the limit.
 #

@@ -362,7 +362,7 @@ show.figure(fig, alt=f"Line chart. {title}. Computed for {1e3 * wait_s:g} ms per
 # program may read 1 GB/s. Then the limit is 20 kB, and images of 110 kB are not small. Smaller files are fine, too, if your
 # jobs open fewer files per second than the server can open, and if the training never waits for them.
 #
-# **Your turn.** Change `wait_s` and `rate` above to those of your storage.
+# **Your turn.** Change `wait_s` and `rate` above to the values of your storage.
 #
 # Does the rule hold on this machine? `measure.compare` runs both ways in turn, so that a disturbance affects both.
 

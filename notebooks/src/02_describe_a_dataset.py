@@ -258,7 +258,7 @@ print(f"your guess for ID - 1: {guess}; chance among {len(by_folder.classes)} cl
 # </details>
 #
 # In these copies, no class has the same position in both orders. So with `ID - 1` the accuracy is below chance, and the model
-# looks broken. This has happened to others ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# looks broken. Users of other projects have met this, too ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
 # To find out which order a manifest uses, look at images whose label you know. `check_label_order` does this:
