@@ -27,7 +27,7 @@ from benchmarks.batch_decoders import PEERS, Peer
 from benchmarks.pipelines import METHODS, Kind, Method, One
 from smallfiles import formats, sources
 from smallfiles.errors import UsageError
-from smallfiles.images import turbo
+from smallfiles.images import picture
 from smallfiles.images.header import read_header
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
@@ -54,7 +54,7 @@ def installed(candidate: Method | Peer) -> bool:
 
 def _absent(candidate: Method | Peer) -> str:
     """Why it cannot run here; empty if it can."""
-    if candidate.name == "turbojpeg" and turbo.library() is None:
+    if candidate.name == "turbojpeg" and picture.library() is None:
         return "no TurboJPEG 3 here, so whole pictures are decoded: python -m pip install pylibjxl"
     return missing(candidate.modules)
 
@@ -189,5 +189,5 @@ def _epoch(place: WorkerState, name: str, threads: int) -> float:
 
 
 def _facts(runs: Sequence[Outcome]) -> dict[str, Any]:
-    library = turbo.library()
+    library = picture.library()
     return medians(runs) | {"turbojpeg": library.origin if library is not None else None}

@@ -22,7 +22,7 @@ from PIL import Image
 from smallfiles.images import RandomResizedCrop, resize
 from smallfiles.images.crops import Box, random_resized
 from smallfiles.images.picture import open_picture
-from smallfiles.images.resizing import Filter
+from smallfiles.images.transforms import Filter
 
 Kind: TypeAlias = Literal["decode", "augment"]
 One: TypeAlias = Callable[[bytes, np.random.Generator], Any]

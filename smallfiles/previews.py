@@ -27,8 +27,7 @@ from PIL import Image, ImageDraw
 from smallfiles import images, npy
 from smallfiles.fields import is_boxes
 from smallfiles.folders import IMAGE_SUFFIXES
-from smallfiles.images.decoding import decode_by_pillow
-from smallfiles.images.faults import PILLOW_RAISES
+from smallfiles.images.decoding import PILLOW_RAISES, decode_by_pillow
 from smallfiles.progress import plural
 
 SIDE = 144

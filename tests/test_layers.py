@@ -58,16 +58,10 @@ def test_imports_run_downwards_only(layer):
 SHORT = 60
 REASON = "Short, since"
 SMALL = {
-    "a configuration, imported whenever the command line starts": [
-        *("ring/config", "slowfs/config", "staging/config")
-    ],
-    "one question to the system, asked by several rooms": [*("machine/nodes", "keys", "slowfs/delays")],
-    "one step of a picture": [
-        *("images/colour", "images/crops", "images/faults", "images/normalising"),
-        "images/resizing",
-    ],
+    "a configuration, imported whenever the command line starts": ["ring/config", "staging/config"],
+    "one question to the system, asked by several rooms": ["keys"],
+    "one step of a picture": ["images/crops"],
     "one step of loading or training, used by several others": ["training/checkpoint"],
-    "one layout or one list of a source": ["sources/synthetic/wordnet"],
 }
 """Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""
 

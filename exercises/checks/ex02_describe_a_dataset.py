@@ -22,7 +22,7 @@ import numpy as np
 
 from exercises.checks import Attempt, check
 from smallfiles.errors import first_few
-from smallfiles.sources.synthetic import wordnet
+from smallfiles.sources.synthetic import layouts
 
 Classes = dict[int, tuple[str, str]]
 """ILSVRC2012_ID to wnid and words."""
@@ -81,8 +81,8 @@ def cases() -> list[Case]:
     mixed = [names[n] for n in (10, 3, 0, 7, 5, 11, 1, 9, 2, 8, 4, 6)]
     folders = [f"val/{few[truth[n]][0]}/{names[n]}" for n in (2, 9, 0, 4, 11, 7, 1, 10, 3, 6, 8, 5)]
     part = [names[n] for n in (8, 1, 10, 4, 5)]
-    dice, all_names = random.Random(2), zip(wordnet.wnids(1000), wordnet.words(1000), strict=True)
-    classes = dict(sorted(zip(wordnet.ilsvrc_ids(1000, 2), all_names, strict=True)))
+    dice, all_names = random.Random(2), zip(layouts.wnids(1000), layouts.class_words(1000), strict=True)
+    classes = dict(sorted(zip(layouts.ilsvrc_ids(1000, 2), all_names, strict=True)))
     many = [dice.randint(1, 1000) for _ in range(300)]
     large = Case(classes, many, [image_name(number) for number in dice.sample(range(1, 301), 120)])
     return [*(Case(few, truth, paths) for paths in (names, mixed, part, folders, [])), large]

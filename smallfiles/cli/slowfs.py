@@ -13,7 +13,7 @@ from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text
 from smallfiles.signals import SIGNALS, held_back
-from smallfiles.slowfs.config import SlowConfig
+from smallfiles.slowfs.delays import SlowConfig
 
 _LOOK_S = 0.25
 

@@ -27,7 +27,7 @@ from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:
     from smallfiles.objectstore import Moved
-    from smallfiles.staging.copies import Copy
+    from smallfiles.staging.run import Copy
 
 
 def add(verbs: Verbs) -> None:

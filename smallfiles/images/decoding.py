@@ -1,9 +1,9 @@
-"""Encoded bytes to pixels: libjpeg-turbo for JPEG, Pillow for everything else.
+"""Decode encoded bytes to pixels: libjpeg-turbo for JPEG, Pillow for everything else.
 
 Pillow decides what is a picture: what the fast decoder refuses goes there (PNG, CMYK, files with
 garbage between the parts of their header), and what Pillow refuses is refused. The orientation that a
 camera noted in EXIF is ignored, as torchvision's ImageFolder and `decode_image` do:
-networks were trained that way.
+networks were trained that way. An `ImageError` does not say which sample it was; the caller adds that.
 
 The trap: a JPEG that was cut off, or in which bytes were changed, decodes "successfully" in many programs,
 Pillow among them: libjpeg only warns, and paints what it lacks grey. Here its warnings about the picture
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import struct
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,9 +24,51 @@ import numpy.typing as npt
 from PIL import Image
 
 from smallfiles import npy
-from smallfiles.images.faults import PILLOW_RAISES, damaged, not_a_picture, too_large
+from smallfiles.errors import SmallfilesError
 from smallfiles.images.header import Header, is_jpeg, read_header, tidied
 from smallfiles.samples import Buffer
+
+PILLOW_RAISES = (
+    *(OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError),
+    *(struct.error, Image.DecompressionBombError),
+)
+"""What Pillow raises for bytes that are no picture, or a damaged one."""
+
+
+class ImageError(SmallfilesError):
+    """Bytes that cannot be decoded as a picture, or may not be."""
+
+
+class DamagedImageError(ImageError):
+    """A JPEG of which pixels can be made, but not those that were meant."""
+
+
+def not_a_picture(reason: str) -> ImageError:
+    """The error for bytes that no decoder takes."""
+    return ImageError(
+        f"the bytes of the image cannot be decoded ({reason})",
+        expected="a complete JPEG, PNG or another image that Pillow opens",
+        next_step="Fetch the file again, or leave it out of the manifest",
+    )
+
+
+def damaged(warning: str) -> DamagedImageError:
+    """The error for a JPEG whose decoder warns and goes on, with wrong or grey pixels."""
+    return DamagedImageError(
+        f"the JPEG is damaged (libjpeg warns: {warning})",
+        expected="one that decodes without a warning",
+        next_step="Fetch the file again, or leave it out of the manifest",
+    )
+
+
+def too_large(size: str, limit: int) -> ImageError:
+    """The error for a picture that would take all the memory."""
+    return ImageError(
+        f"the image has {size}",
+        expected=f"at most {limit:,} pixels, or decoding would take all the memory of a worker",
+        next_step="Scale it down before packing, or leave it out of the manifest",
+    )
+
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 

@@ -23,11 +23,19 @@ from PIL import Image
 from smallfiles.errors import UsageError
 from smallfiles.images.crops import Box
 from smallfiles.images.crops import short_side as scaled_size
-from smallfiles.images.decoding import Pixels, decode, orientation, stored_pixels, turned
-from smallfiles.images.faults import PILLOW_RAISES, ImageError, not_a_picture
+from smallfiles.images.decoding import (
+    PILLOW_RAISES,
+    ImageError,
+    Pixels,
+    decode,
+    not_a_picture,
+    orientation,
+    stored_pixels,
+    turned,
+)
 from smallfiles.images.header import is_jpeg
 from smallfiles.images.picture import Picture, open_picture
-from smallfiles.images.resizing import resize
+from smallfiles.images.transforms import resize
 from smallfiles.samples import Buffer
 
 QUALITY = 90

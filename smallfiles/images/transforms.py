@@ -1,30 +1,196 @@
-"""What training does to a picture: decode, cut out, scale, mirror; uint8, straight into the batch.
+"""What training does to a picture: decode, cut out, scale, mirror, colour; uint8, straight into the batch.
 
     RandomResizedCrop   the usual augmentation of ImageNet training
     RandomShortSide     shorter side drawn from a range, then a random crop (VGG, the first ResNets)
     CentreCrop          for validation
+    ColourJitter        random brightness, contrast and saturation, for the two random crops
+    normalise           the last step, on the device: uint8 batches to normalised float32
 
-Each is a function of the bytes and a random generator, can be pickled, and makes arrays of one shape.
-Everything stays uint8 until `normalise`, on the device.
+Each crop is a function of the bytes and a random generator, can be pickled, and makes arrays of one shape.
+Everything stays uint8 until `normalise`: a float takes four bytes where a pixel took one, so uint8 batches
+cost a quarter when they are sent between processes or to a GPU.
 
-The trap: scaling the whole picture and cropping then, or making it float first, does most of the work on
-pixels that are thrown away. Notebook 08 measures it.
+Two filters scale pixels: `antialias`, a triangle as wide as the reduction, is what Pillow and torchvision
+call bilinear, and published results were trained with it. `linear` uses the four nearest pixels: it is faster
+and coarser, and OpenCV calls it linear. PyTorch's kernels on uint8 do both, several times as fast as Pillow
+and equal to it within 1. They work in one thread. Most other functions of PyTorch start some for a single
+picture, which on busy cores takes ten times as long as doing it; so they are not used here.
+
+The traps: scaling or colouring the whole picture and cropping then, or making it float first, does most of
+the work on pixels that are thrown away. With `linear` a reduction of 3 looks at 4 pixels of 9 and leaves out
+the rest, which makes fine patterns flicker; a network trained with one filter loses accuracy with another.
+Notebook 08 measures both.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from PIL import Image
 
 from smallfiles.errors import UsageError
-from smallfiles.images.colour import ColourJitter
 from smallfiles.images.crops import Box, View, centred, random_resized, random_square, short_side
+from smallfiles.images.decoding import Pixels
 from smallfiles.images.picture import open_picture
-from smallfiles.images.resizing import Filter, check_filter, resize
 from smallfiles.samples import Buffer
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Of red, green and blue over ImageNet, on a scale of 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Standard deviations of the same."""
+_SCALE = np.array([1 / (255 * each) for each in IMAGENET_STD], np.float32)
+_SHIFT = np.array([-mean / each for mean, each in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)], np.float32)
+
+
+@overload
+def normalise(batch: torch.Tensor) -> torch.Tensor: ...
+
+
+@overload
+def normalise(batch: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]: ...
+
+
+def normalise(batch: torch.Tensor | npt.NDArray[np.uint8]) -> torch.Tensor | npt.NDArray[np.float32]:
+    """Subtract ImageNet's mean and divide by its standard deviation, channel by channel.
+
+    Args:
+        batch: uint8, [B, rows, columns, channels]; a tensor may lie on any device.
+
+    Returns:
+        float32, [B, channels, rows, columns], on the same device. A tensor keeps its order in memory
+        (`torch.channels_last`), which convolutions are fastest with.
+    """
+    if not isinstance(batch, torch.Tensor):
+        return normalise(torch.from_numpy(batch)).numpy()
+    factor, offset = (torch.from_numpy(values[:, None, None]).to(batch.device) for values in (_SCALE, _SHIFT))
+    return batch.permute(0, 3, 1, 2).to(torch.float32).mul_(factor).add_(offset)
+
+
+Filter: TypeAlias = Literal["antialias", "linear"]
+
+
+def resize(pixels: Pixels, out: Pixels, filter: Filter = "antialias", *, flip: bool = False) -> None:
+    """Scale `pixels` to the size of `out`.
+
+    Args:
+        pixels: uint8, rows x columns x 3; may be a part of a larger picture.
+        out: uint8, rows x columns x 3.
+        filter: How new pixels are made of old ones.
+        flip: Mirror left and right.
+    """
+    if pixels.shape == out.shape and not flip:
+        out[:] = pixels
+        return
+    scaled = out if not flip else np.empty_like(out)
+    _scale(_tensor(_own(pixels)), _tensor(scaled), filter)
+    if flip:
+        _mirror(scaled, out)
+
+
+def check_filter(filter: str) -> None:
+    """Refuse a filter that does not exist.
+
+    Raises:
+        UsageError: It is not one of `Filter`.
+    """
+    if filter not in get_args(Filter):
+        raise UsageError(
+            f"the filter {filter!r} is asked for",
+            expected=f"one of {', '.join(get_args(Filter))}",
+            next_step="Take antialias, with which published results were trained",
+        )
+
+
+def _mirror(pixels: Pixels, out: Pixels) -> None:
+    """Left for right. PyTorch is faster, unless it may share so little work between threads."""
+    if torch.get_num_threads() == 1:
+        _tensor(out).copy_(_tensor(pixels).flip(3))
+        return
+    for channel in range(3):
+        out[:, ::-1, channel] = pixels[:, :, channel]
+
+
+def _own(pixels: Pixels) -> Pixels:
+    """The same without gaps, and writable, without which PyTorch warns."""
+    return pixels if pixels.flags.c_contiguous and pixels.flags.writeable else pixels.copy()
+
+
+def _tensor(pixels: Pixels) -> torch.Tensor:
+    """The same memory as a batch of one, channels first in name and last in memory."""
+    return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
+
+
+def _scale(source: torch.Tensor, target: torch.Tensor, filter: Filter) -> None:
+    size = list(target.shape[2:])
+    operators: Any = torch.ops.aten
+    if filter == "antialias":
+        operators._upsample_bilinear2d_aa.out(source, size, False, None, None, out=target)
+    else:
+        operators.upsample_bilinear2d.out(source, size, False, None, None, out=target)
+
+
+_GREY = np.array([0.299, 0.587, 0.114])
+_AFFINE = npt.NDArray[np.float64]
+_CONTRAST, _SATURATION = 1, 2
+"""Places of these two among the changes; brightness is the first."""
+
+
+@dataclass(frozen=True)
+class ColourJitter:
+    """How much colours may change.
+
+    Args:
+        brightness: Factor is drawn from 1 - b to 1 + b (never below 0).
+        contrast: Likewise, around the mean grey of the picture.
+        saturation: Likewise, around the grey of each pixel.
+    """
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+
+    def __post_init__(self) -> None:
+        if min(self.brightness, self.contrast, self.saturation) < 0:
+            raise UsageError(
+                f"{self} is asked for",
+                expected="strengths of 0 or more",
+                next_step="Start with ColourJitter()",
+            )
+
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> None:
+        """Change the colours of a picture in place."""
+        mean = pixels.reshape(len(pixels), -1).sum(0, dtype=np.int64).reshape(-1, 3).mean(0) / len(pixels)
+        matrix, shift = self.draw(rng, mean)
+        rows = np.column_stack([matrix, shift])
+        pixels[:] = np.asarray(Image.fromarray(pixels).convert("RGB", tuple(rows.ravel().tolist())))
+
+    def draw(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
+        """A random map of colours: 3 x 3 matrix and shift.
+
+        Args:
+            rng: What to draw from.
+            mean: Mean red, green and blue of the picture.
+        """
+        matrix, shift = np.eye(3), np.zeros(3)
+        strengths = (self.brightness, self.contrast, self.saturation)
+        for step in rng.permutation(len(strengths)):
+            factor = _factor(strengths[step], rng)
+            mixed, moved = np.eye(3) * factor, np.zeros(3)
+            if step == _CONTRAST:
+                moved += (1 - factor) * float(_GREY @ (matrix @ mean + shift))
+            elif step == _SATURATION:
+                mixed += (1 - factor) * _GREY
+            matrix, shift = mixed @ matrix, mixed @ shift + moved
+        return matrix, shift
+
+
+def _factor(strength: float, rng: np.random.Generator) -> float:
+    return float(rng.uniform(max(0.0, 1 - strength), 1 + strength)) if strength else 1.0
+
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -27,8 +27,7 @@ import torch
 from PIL import Image
 
 from smallfiles.errors import UsageError
-from smallfiles.images.decoding import decode
-from smallfiles.images.faults import ImageError
+from smallfiles.images.decoding import ImageError, decode
 from smallfiles.loading.batches import Array
 from smallfiles.samples import Buffer, Reader
 

@@ -32,7 +32,7 @@ from smallfiles.errors import (
     refuse_shortage,
 )
 from smallfiles.fields import META, further_files, is_blob, name_of_first
-from smallfiles.images.faults import DamagedImageError
+from smallfiles.images.decoding import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
 from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value

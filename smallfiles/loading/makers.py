@@ -37,7 +37,7 @@ from smallfiles.arrays import as_mask, numpy_type, one_chunk, scalar, text_bytes
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
-from smallfiles.images.faults import PILLOW_RAISES, not_a_picture
+from smallfiles.images.decoding import PILLOW_RAISES, not_a_picture
 from smallfiles.images.picture import size_of
 from smallfiles.loading.batches import Array as Values
 from smallfiles.progress import plural

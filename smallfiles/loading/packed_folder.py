@@ -28,7 +28,7 @@ from smallfiles import formats, npy
 from smallfiles.arrays import from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.errors import MissingPackageError, UsageError
 from smallfiles.fields import TARGETS, is_blob, name_of_first, suffix_of
-from smallfiles.images.faults import PILLOW_RAISES, ImageError
+from smallfiles.images.decoding import PILLOW_RAISES, ImageError
 from smallfiles.samples import UNLABELLED, Buffer, Reader
 from smallfiles.selection.reader import choose
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smallfiles.machine.cgroups import meminfo_bytes, memory_limits, read_lines, read_words
+from smallfiles.machine import meminfo_bytes, memory_limits, read_lines, read_words
 from smallfiles.machine.filesystems import FileSystem, filesystem
 
 SITE_VARIABLE = "SMALLFILES_NODE_LOCAL"

@@ -190,7 +190,7 @@ def _mode(folders: Folders, prefix: str) -> str:
     """The kind of the pictures in a folder, from the headers of two."""
     from PIL import Image
 
-    from smallfiles.images.faults import PILLOW_RAISES
+    from smallfiles.images.decoding import PILLOW_RAISES
 
     look, found = folders.files.look, set()
     if look is None:

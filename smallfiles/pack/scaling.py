@@ -19,7 +19,7 @@ import numpy as np
 from smallfiles import npy
 from smallfiles.arrays import joined, scalar
 from smallfiles.errors import SmallfilesError, UsageError, first_few
-from smallfiles.images.faults import ImageError
+from smallfiles.images.decoding import ImageError
 from smallfiles.manifest import Manifest
 from smallfiles.pack.config import Scaling
 from smallfiles.pack.reading import Scale, changed

@@ -32,9 +32,8 @@ from smallfiles.digests import ContentDigest, hash_block, sidecar
 from smallfiles.errors import FormatError, LinkError, PackError, ResourceError, SmallfilesError
 from smallfiles.pack.compare import Expected, compare, joint_checksum
 from smallfiles.pack.config import Skipped, unpackable
-from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, DataFilePlan, Job
-from smallfiles.pack.reading import Read, read_in_order
+from smallfiles.pack.reading import Read, examiner, read_in_order
 from smallfiles.pack.scaling import scale_of
 from smallfiles.progress import Progress, progress
 from smallfiles.samples import Packed, Sample, Schema

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
-    from smallfiles.slowfs.config import SlowConfig as SlowConfig
+    from smallfiles.slowfs.delays import SlowConfig as SlowConfig
     from smallfiles.slowfs.mounting import SlowFolder as SlowFolder
     from smallfiles.slowfs.mounting import SlowStore as SlowStore
     from smallfiles.slowfs.mounting import mounted as mounted

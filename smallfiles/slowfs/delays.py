@@ -1,4 +1,4 @@
-"""Delays and counts of operations, for a mount and for reads in this process.
+"""The emulated storage: its settings, and the delays and counts of operations, here and in a mount.
 
 Metadata operations go to a server that processes `servers` of them at once, each with a latency; bytes
 pass through one link of fixed bandwidth. For both, the time is stored at which the resource is free again.
@@ -14,8 +14,54 @@ import math
 import random
 import threading
 import time
+from dataclasses import dataclass
 
-from smallfiles.slowfs.config import SlowConfig
+from smallfiles.options import Settings, option
+
+
+@dataclass(frozen=True)
+class SlowConfig(Settings):
+    """The storage to emulate.
+
+    Args:
+        latency_s: Seconds per metadata operation.
+        servers: Maximum number of concurrent operations; others queue. None for no limit.
+        bandwidth_bytes_s: Bytes per second of all reads together; None for no limit.
+        jitter: Standard deviation of the latency relative to its mean, with a long tail.
+    """
+
+    latency_s: float = option(
+        0.002,
+        "milliseconds per metadata operation",
+        flag="latency-ms",
+        scale=1e-3,
+        least=0,
+        most=60,
+        metavar="T",
+    )
+    servers: int | None = option(None, "concurrent operations; no limit if not given", least=1)
+    bandwidth_bytes_s: float | None = option(
+        None,
+        "megabytes per second of all reads together",
+        flag="bandwidth-mb",
+        scale=1e6,
+        least=1,
+        metavar="B",
+    )
+    jitter: float = option(0.0, "relative standard deviation of the latency", least=0, most=10, metavar="J")
+
+    def summary(self) -> str:
+        """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
+        parts = [f"{1e3 * self.latency_s:g} ms an operation"]  # as in the records of results/
+        parts += [f"{self.servers} at once"] if self.servers is not None else []
+        parts += [f"{self.bandwidth_bytes_s / 1e6:g} MB/s"] if self.bandwidth_bytes_s is not None else []
+        parts += [f"jitter {self.jitter:g}"] if self.jitter else []
+        return ", ".join(parts)
+
+    def to_cli(self, folder: str, mountpoint: str) -> str:
+        """The equivalent command."""
+        return self.command("slowfs", folder, mountpoint)
+
 
 CHARGED = ("lookup", "open", "list", "other")
 """Operations with a latency: look-up of a name, open, listing, and others (links, file system)."""

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smallfiles.errors import ResourceError
 from smallfiles.liveness import end, own_environment
 from smallfiles.slowfs import points
-from smallfiles.slowfs.config import SlowConfig
-from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, sleep_until
+from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, SlowConfig, sleep_until
 from smallfiles.slowfs.server import READY, MountRequest
 
 if TYPE_CHECKING:

@@ -1,14 +1,28 @@
-"""The process of a slow mount.
+"""The process of a slow mount, which answers the requests of the kernel from a real folder.
 
 It is a separate process, since a file system in the interpreter that uses it would deadlock: a page fault
-would hold the lock (GIL) that the file system needs to answer.
+would hold the lock (GIL) that the file system needs to answer. Several threads receive requests and compute
+answers, so that a folder on a real parallel file system gets concurrent requests; one thread sends delayed
+answers when they are due. So an operation in flight needs no thread.
 
-Several threads receive requests and compute answers, so that a folder on a real parallel file system gets
-concurrent requests; one thread sends delayed answers when they are due. So an operation in flight needs no
-thread.
+With latency: look-up of a file name (also a missing one), open, listing, target of a link, status of the file
+system. Without latency: a folder that was looked up before and an open file, which a client of a parallel
+file system caches; close; read, which is limited by the bandwidth only. The kernel caches names of files for
+0 seconds, so each path is looked up again, and attributes for one second, so that a `stat` is one request and
+not two. It drops the pages of a file at each open, so bytes are read again too; until then they can be
+mapped.
 
-The trap: on a mount without its process every call fails. So the process unmounts and ends on SIGTERM, and
-when its parent has ended.
+The FUSE protocol over `/dev/fuse` is here as far as a read-only file system needs it. Each message is a
+header and a body of C structs. An answer repeats the number of its request, so answers may be sent in any
+order.
+
+The traps: on a mount without its process every call fails. So the process unmounts and ends on SIGTERM, and
+when its parent has ended. A file that stays open is read from memory the second time, as on a real client.
+And without PARALLEL_DIROPS in the answer to INIT, the kernel sends look-ups of one folder one after the
+other, and a slow server looks slower than it is. libfuse 3.14 (Debian 12, Ubuntu 24.04) omits it: there 8
+threads got 442 of 4,000 look-ups per second. So this module uses no library.
+
+Format: `include/uapi/linux/fuse.h` of Linux, protocol 7.31; fuse(4).
 """
 
 from __future__ import annotations
@@ -21,23 +35,261 @@ import mmap
 import os
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from stat import S_ISDIR
+from typing import Any, NamedTuple
 
 from pysquashfs.text import like_this
 from smallfiles.errors import SmallfilesError
 from smallfiles.signals import SIGNALS
-from smallfiles.slowfs import protocol
-from smallfiles.slowfs.config import SlowConfig
-from smallfiles.slowfs.delays import COUNTS_BYTES, Delays
+from smallfiles.slowfs.delays import COUNTS_BYTES, Delays, SlowConfig
 from smallfiles.slowfs.points import mount, unmount
-from smallfiles.slowfs.protocol import Operation
-from smallfiles.slowfs.tree import Tree
+
+ROOT = 1
+IN_HEADER = struct.Struct("=IIQQIIII")
+"""Length, operation, number, node, user, group, process, padding."""
+
+READ_IN = struct.Struct("=QQI")
+"""Handle, offset, size; further fields are not needed."""
+
+HANDLE_IN = struct.Struct("=Q")
+_INIT_IN = struct.Struct("=IIII")
+_INIT_OUT = struct.Struct("=IIIIHHIIHH32x")
+_OUT_HEADER = struct.Struct("=IiQ")
+_ATTRIBUTES = struct.Struct("=QQQQQQIIIIIIIIII")
+_ENTRY = struct.Struct("=QQQQII")
+_VALID = struct.Struct("=QII")
+_OPEN_OUT = struct.Struct("=QII")
+_STATFS_OUT = struct.Struct("=QQQQQIII28x")
+_ENTRY_OF_FOLDER = struct.Struct("=QQII")
+
+_ASYNC_READ, _PARALLEL_DIROPS, _MAX_PAGES = 1 << 0, 1 << 18, 1 << 22
+_MINOR, _PAGES, _IN_FLIGHT, _LEAST_WRITE = 31, 256, 1024, 4096
+REQUEST_BYTES = 65536
+"""Enough for any request: without writes, names are the longest part."""
+
+
+class Operation(IntEnum):
+    """Requests of the kernel; after the answer ENOSYS it does not send an operation again."""
+
+    LOOKUP = 1
+    FORGET = 2
+    GETATTR = 3
+    READLINK = 5
+    OPEN = 14
+    READ = 15
+    STATFS = 17
+    RELEASE = 18
+    INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    INTERRUPT = 36
+    DESTROY = 38
+    BATCH_FORGET = 42
+
+
+UNANSWERED = frozenset({Operation.FORGET, Operation.BATCH_FORGET, Operation.INTERRUPT})
+"""Requests to which the kernel expects no answer."""
+
+
+def header(number: int, length: int, error: int = 0) -> bytes:
+    """The header of a body of `length` bytes, or of an error without a body."""
+    return _OUT_HEADER.pack(_OUT_HEADER.size + length, -error, number)
+
+
+def init_out(body: memoryview) -> bytes:
+    """The answer to INIT: protocol version, and concurrent operations."""
+    _, minor, readahead, _ = _INIT_IN.unpack_from(body)
+    flags = _ASYNC_READ | _PARALLEL_DIROPS | _MAX_PAGES
+    return _INIT_OUT.pack(
+        7, min(minor, _MINOR), readahead, flags, _IN_FLIGHT, _IN_FLIGHT, _LEAST_WRITE, 1, _PAGES, 0
+    )
+
+
+def entry_out(node: int, about: os.stat_result, *, name_s: int, attributes_s: int) -> bytes:
+    """The answer to LOOKUP, with the seconds for which the kernel may keep name and attributes."""
+    return _ENTRY.pack(node, 0, name_s, attributes_s, 0, 0) + _attributes(about)
+
+
+def attributes_out(about: os.stat_result, *, attributes_s: int) -> bytes:
+    """The answer to GETATTR."""
+    return _VALID.pack(attributes_s, 0, 0) + _attributes(about)
+
+
+def open_out(handle: int) -> bytes:
+    """The answer to OPEN and OPENDIR; pages kept from an earlier open are dropped."""
+    return _OPEN_OUT.pack(handle, 0, 0)
+
+
+def statfs_out(about: os.statvfs_result) -> bytes:
+    """The answer to STATFS."""
+    return _STATFS_OUT.pack(
+        *(about.f_blocks, about.f_bfree, about.f_bavail, about.f_files, about.f_ffree),
+        *(about.f_bsize, about.f_namemax, about.f_frsize),
+    )
+
+
+def entry_of_folder(name: bytes, inode: int, mode: int, position: int) -> bytes:
+    """One entry of a listing; `position` is where the next begins."""
+    kind = (mode >> 12) & 0o17
+    padding = -(_ENTRY_OF_FOLDER.size + len(name)) % 8
+    return _ENTRY_OF_FOLDER.pack(inode, position, len(name), kind) + name + bytes(padding)
+
+
+def part_of_listing(entries: Sequence[bytes], start: int, room: int) -> bytes:
+    """As many entries from `start` on as fit into `room` bytes."""
+    taken = []
+    for entry in entries[start:]:
+        room -= len(entry)
+        if room < 0:
+            break
+        taken.append(entry)
+    return b"".join(taken)
+
+
+def _attributes(about: os.stat_result) -> bytes:
+    seconds, parts = zip(
+        *(divmod(ns, 10**9) for ns in (about.st_atime_ns, about.st_mtime_ns, about.st_ctime_ns)), strict=True
+    )
+    return _ATTRIBUTES.pack(
+        *(about.st_ino, about.st_size, about.st_blocks),
+        *(second % (1 << 64) for second in seconds),  # before 1970 too
+        *parts,
+        *(about.st_mode, about.st_nlink, about.st_uid, about.st_gid, 0, about.st_blksize, 0),
+    )
+
+
+# A file may be replaced after its look-up: do not block on a pipe, do not follow a link.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FOLDER_NAME_S, _FILE_NAME_S, _ATTRIBUTES_S = 3600, 0, 1
+
+
+class Answer(NamedTuple):
+    """A body, and when to send it (monotonic seconds; 0 for at once)."""
+
+    body: bytes
+    leave_at: float = 0.0
+
+
+class Tree:
+    """A folder as the kernel sees it: nodes are numbers, open files are handles.
+
+    Args:
+        root: The folder.
+        delays: Delays operations and bytes.
+    """
+
+    def __init__(self, root: bytes, delays: Delays) -> None:
+        self._delays = delays
+        self._lock = threading.Lock()
+        self._paths = {ROOT: root.rstrip(b"/") or b"/"}  # never forgotten: as many as files
+        self._nodes: dict[bytes, int] = {}
+        self._held: Counter[int] = Counter()
+        self._listings: dict[int, list[bytes]] = {}
+        self._last_listing = 0
+        self.answers: dict[int, Callable[[int, memoryview], Answer]] = {
+            Operation.LOOKUP: self._lookup,
+            Operation.GETATTR: self._getattr,
+            Operation.READLINK: self._readlink,
+            Operation.OPEN: self._open,
+            Operation.READ: self._read,
+            Operation.RELEASE: self._release,
+            Operation.STATFS: self._statfs,
+            Operation.OPENDIR: self._open_folder,
+            Operation.READDIR: self._read_folder,
+            Operation.RELEASEDIR: self._release_folder,
+        }
+
+    def _lookup(self, node: int, body: memoryview) -> Answer:
+        leave_at = self._delays.operation("lookup")
+        path = self._paths[node] + b"/" + bytes(body[:-1])
+        try:
+            about = os.lstat(path)
+        except OSError as error:
+            raise LateError(error.errno or 0, leave_at) from error
+        name_s = _FOLDER_NAME_S if S_ISDIR(about.st_mode) else _FILE_NAME_S
+        known = self._node(path)
+        return Answer(entry_out(known, about, name_s=name_s, attributes_s=_ATTRIBUTES_S), leave_at)
+
+    def _node(self, path: bytes) -> int:
+        with self._lock:
+            node = self._nodes.setdefault(path, len(self._paths) + 1)
+            self._paths[node] = path
+            return node
+
+    def _getattr(self, node: int, body: memoryview) -> Answer:
+        about = os.lstat(self._paths[node])
+        known = S_ISDIR(about.st_mode) or self._held[node] > 0
+        leave_at = 0.0 if known else self._delays.operation("lookup")
+        return Answer(attributes_out(about, attributes_s=_ATTRIBUTES_S), leave_at)
+
+    def _readlink(self, node: int, body: memoryview) -> Answer:
+        target = os.readlink(self._paths[node])  # noqa: PTH115 - as bytes
+        return Answer(target, self._delays.operation("other"))
+
+    def _open(self, node: int, body: memoryview) -> Answer:
+        leave_at = self._delays.operation("open")
+        handle = os.open(self._paths[node], _FLAGS)
+        with self._lock:
+            self._held[node] += 1
+        return Answer(open_out(handle), leave_at)
+
+    def _read(self, node: int, body: memoryview) -> Answer:
+        handle, offset, size = READ_IN.unpack_from(body)
+        data = os.pread(handle, size, offset)
+        return Answer(data, self._delays.transfer(len(data)))
+
+    def _release(self, node: int, body: memoryview) -> Answer:
+        (handle,) = HANDLE_IN.unpack_from(body)
+        with self._lock:
+            self._held[node] -= 1
+        os.close(handle)
+        return Answer(b"")
+
+    def _statfs(self, node: int, body: memoryview) -> Answer:
+        return Answer(statfs_out(os.statvfs(self._paths[node])), self._delays.operation("other"))
+
+    def _open_folder(self, node: int, body: memoryview) -> Answer:
+        leave_at = self._delays.operation("list")
+        entries = [entry_of_folder(name, 1, 0o040000, at) for at, name in ((1, b"."), (2, b".."))]
+        with os.scandir(self._paths[node]) as found:
+            for entry in found:
+                about = entry.stat(follow_symlinks=False)
+                position = len(entries) + 1
+                entries.append(entry_of_folder(entry.name, about.st_ino, about.st_mode, position))
+        with self._lock:
+            self._last_listing += 1
+            self._listings[self._last_listing] = entries
+            return Answer(open_out(self._last_listing), leave_at)
+
+    def _read_folder(self, node: int, body: memoryview) -> Answer:
+        handle, offset, size = READ_IN.unpack_from(body)
+        return Answer(part_of_listing(self._listings[handle], offset, size))
+
+    def _release_folder(self, node: int, body: memoryview) -> Answer:
+        (handle,) = HANDLE_IN.unpack_from(body)
+        with self._lock:
+            del self._listings[handle]
+        return Answer(b"")
+
+
+class LateError(OSError):
+    """A failure with the latency of a success: the server had to look up the name."""
+
+    def __init__(self, number: int, leave_at: float) -> None:
+        super().__init__(number, os.strerror(number))
+        self.leave_at = leave_at
+
 
 READY = "ready"
 _THREADS = 4
@@ -85,7 +337,7 @@ class Sender(threading.Thread):
 
     def send(self, number: int, body: bytes, leave_at: float = 0.0, error: int = 0) -> None:
         """Answer request `number` at `leave_at`, or at once if that has passed."""
-        message = (protocol.header(number, len(body), error), body)
+        message = (header(number, len(body), error), body)
         if leave_at <= time.monotonic():
             self._write(message)
             return
@@ -117,7 +369,7 @@ class Sender(threading.Thread):
 
 def _receive(channel: int, tree: Tree, sender: Sender) -> None:
     """Answer one request of the kernel after the other, until it is unmounted."""
-    buffer = bytearray(protocol.REQUEST_BYTES)
+    buffer = bytearray(REQUEST_BYTES)
     view = memoryview(buffer)
     while True:
         try:
@@ -131,14 +383,14 @@ def _receive(channel: int, tree: Tree, sender: Sender) -> None:
 
 def _answer(request: memoryview, tree: Tree, sender: Sender) -> None:
     """Compute the answer of a request; a failure becomes the answer."""
-    _, operation, number, node, *_ = protocol.IN_HEADER.unpack_from(request)
-    body = request[protocol.IN_HEADER.size :]
+    _, operation, number, node, *_ = IN_HEADER.unpack_from(request)
+    body = request[IN_HEADER.size :]
     find = tree.answers.get(operation)
     if operation == Operation.INIT:
-        sender.send(number, protocol.init_out(body))
+        sender.send(number, init_out(body))
         _report(READY)
     elif find is None:
-        if operation not in protocol.UNANSWERED:
+        if operation not in UNANSWERED:
             sender.send(number, b"", error=errno.ENOSYS)
     else:
         try:

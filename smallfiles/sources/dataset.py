@@ -31,7 +31,7 @@ from PIL import Image
 from smallfiles import kinds
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split
-from smallfiles.images.faults import PILLOW_RAISES
+from smallfiles.images.decoding import PILLOW_RAISES
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.sources.record import Source

@@ -20,7 +20,7 @@ from smallfiles.digests import refuse_sidecar
 from smallfiles.errors import FormatError, SourceError, like, raised_as
 from smallfiles.folders import SourceOptions
 from smallfiles.formats.files import MANIFEST
-from smallfiles.formats.squashfs.reading import tree_of
+from smallfiles.formats.squashfs import tree_of
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.kinds import refuse_pointer

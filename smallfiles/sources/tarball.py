@@ -44,10 +44,10 @@ from smallfiles.folders import (
 )
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
-from smallfiles.formats.squashfs.reading import SquashedFile, SquashedTree
+from smallfiles.formats.squashfs import SquashedFile, SquashedTree
 from smallfiles.formats.tar import fields, reader
 from smallfiles.formats.tar.archive import Archive, columns_of, index, rows_of_texts
-from smallfiles.formats.tar.members import Link, Members
+from smallfiles.formats.tar.headers import Link, Members
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.links import Boundary
 from smallfiles.manifest.class_folders import Labelled, folders_of

@@ -26,7 +26,7 @@ from torch import nn
 from smallfiles.arrays import one_chunk, spread
 from smallfiles.errors import FormatError, UsageError, first_few
 from smallfiles.fields import further_fields, is_blob
-from smallfiles.images.faults import ImageError
+from smallfiles.images.decoding import ImageError
 from smallfiles.loading.makers import Image, Mask, Value, class_numbers
 from smallfiles.samples import UNLABELLED, Reader
 from smallfiles.training.config import Model

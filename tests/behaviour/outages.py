@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from smallfiles.slowfs import SlowConfig, protocol, server
+from smallfiles.slowfs import SlowConfig, server
 from smallfiles.slowfs.mounting import Mount
-from smallfiles.slowfs.protocol import Operation
-from smallfiles.slowfs.tree import Tree
+from smallfiles.slowfs.server import Operation, Tree
 
 _NAMES = """
     ENXIO EIO ETIMEDOUT ESTALE ENOTCONN EREMOTEIO EHOSTDOWN EHOSTUNREACH ECONNRESET
@@ -138,5 +137,5 @@ def failing_calls(monkeypatch, folder, number, calls=READS, *, for_s=1e9, after=
 
 if __name__ == "__main__":
     server.Tree = _FailingTree
-    assert protocol.ROOT == 1
+    assert server.ROOT == 1
     server.main()

@@ -16,7 +16,7 @@ from torchvision.io import ImageReadMode, decode_image
 
 from smallfiles import images
 from smallfiles.errors import UsageError
-from smallfiles.images import turbo
+from smallfiles.images import picture
 from smallfiles.images.header import read_header
 from smallfiles.images.picture import open_picture
 
@@ -27,8 +27,8 @@ RNG = np.random.default_rng(0)
 def engine(request, monkeypatch):
     """With TurboJPEG 3, and as if there were none."""
     if request.param == "whole":
-        monkeypatch.setattr(turbo, "library", lambda: None)
-    elif turbo.library() is None:
+        monkeypatch.setattr(picture, "library", lambda: None)
+    elif picture.library() is None:
         pytest.skip("there is no TurboJPEG 3 here")
     return request.param
 
@@ -158,13 +158,13 @@ def test_the_smallest_pictures_work(engine):
 @given(data=st.data())
 @settings(max_examples=30)
 def test_a_part_is_equal_to_the_part_of_the_whole_picture(options, data):
-    if turbo.library() is None:
+    if picture.library() is None:
         pytest.skip("there is no TurboJPEG 3 here")
     width, height = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 70))
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     box = (top, left, data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left)))
     encoded_bytes = jpeg(width, height, **options)
-    found = turbo.decode_part(encoded_bytes, read_header(encoded_bytes), images.crops.Box(*box))
+    found = picture.decode_part(encoded_bytes, read_header(encoded_bytes), images.crops.Box(*box))
     expected = images.decode(encoded_bytes)[top : top + box[2], left : left + box[3]]
     assert found is not None and found.shape == expected.shape
     assert (found == expected).all()

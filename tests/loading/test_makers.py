@@ -19,7 +19,7 @@ from torchvision import tv_tensors
 from smallfiles import formats, ring
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.images import CentreCrop, RandomResizedCrop, RandomShortSide
-from smallfiles.images.faults import ImageError
+from smallfiles.images.decoding import ImageError
 from smallfiles.loading import (
     Array,
     Audio,

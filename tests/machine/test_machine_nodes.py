@@ -6,7 +6,7 @@ import pytest
 
 from smallfiles import machine
 from smallfiles.cli import main
-from smallfiles.machine.nodes import HEAVY_BYTES, HEAVY_FILES, SILENCE
+from smallfiles.machine import HEAVY_BYTES, HEAVY_FILES, SILENCE
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def here_is_a_login_node(with_sbatch, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.delenv("SMALLFILES_LOGIN_OK", raising=False)
     monkeypatch.setenv("PATH", f"{with_sbatch['PATH']}:/usr/bin:/bin")
-    monkeypatch.setattr("smallfiles.machine.nodes.HEAVY_BYTES", 1000)
+    monkeypatch.setattr("smallfiles.machine.HEAVY_BYTES", 1000)
 
 
 def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):

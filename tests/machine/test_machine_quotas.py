@@ -8,7 +8,7 @@ from programs import wait_for
 
 from smallfiles.cli import main
 from smallfiles.machine import Quota, Striping, filesystem, quota, quota_note, striping, striping_note
-from smallfiles.machine.quotas import ask, parse_getstripe
+from smallfiles.machine.filesystems import ask, parse_getstripe
 
 KIB = 1024
 # MILA is from a real cluster (quoted in mila-iqia/milatools, check_disk_quota). Other outputs of lfs, and
@@ -149,7 +149,8 @@ def test_elsewhere_the_file_system_itself_counts(place, kind, source, asked, ans
 def test_an_output_that_exceeds_a_quota_is_told_before_it_is_written(place, monkeypatch, need, told):
     _, _, path = place
     monkeypatch.setattr(
-        "smallfiles.machine.quotas.quota", lambda *words: Quota("folder", 0, 10485760, 2, 20, "mfsgetquota")
+        "smallfiles.machine.filesystems.quota",
+        lambda *words: Quota("folder", 0, 10485760, 2, 20, "mfsgetquota"),
     )
     note = quota_note(path, *need)
     assert note is None if not told else f"has room for {told} that are needed" in note
@@ -229,7 +230,7 @@ def test_recorded_answers_are_read(text, expected):
 def on_lustre(tmp_path, monkeypatch, tool):
     """Let every path lie on Lustre, and an `lfs` answer with a script."""
     found = dataclasses.replace(filesystem(tmp_path), kind="lustre", shared=True)
-    monkeypatch.setattr("smallfiles.machine.quotas.filesystem", lambda path: found)
+    monkeypatch.setattr("smallfiles.machine.filesystems.filesystem", lambda path: found)
     return lambda script: tool("lfs", script)
 
 
@@ -251,7 +252,7 @@ def test_a_large_file_on_one_target_is_told_what_to_set_before(count, size, stri
 
 
 def test_packing_says_so_before_the_first_byte(tmp_path, on_lustre, monkeypatch, capsys):
-    monkeypatch.setattr("smallfiles.machine.quotas.STRIPED_BYTES", 10)
+    monkeypatch.setattr("smallfiles.machine.filesystems.STRIPED_BYTES", 10)
     on_lustre("echo 'stripe_count: 1 stripe_size: 1048576'")
     (tmp_path / "data" / "a").mkdir(parents=True)
     (tmp_path / "data" / "a" / "1.jpg").write_bytes(b"x" * 100)

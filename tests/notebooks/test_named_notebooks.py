@@ -25,7 +25,7 @@ ABOUT = {
     "smallfiles/ring": {"08"},
     "smallfiles/loading/makers": {"13"},
     "smallfiles/slowfs": {"01"},
-    "smallfiles/sources/synthetic/fields": {"13"},
+    "smallfiles/sources/synthetic/layouts": {"02", "03", "13"},
     "smallfiles/sources/flickr30k": {"02", "03"},
     "smallfiles/sources/tarball": {"05"},
     "smallfiles/staging": {"07"},

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.loading.plan import EpochPlan
-from smallfiles.objectstore.requests import Extents, Requests
+from smallfiles.objectstore.streaming import Extents, Requests
 
 BLOCK, STEP = 4000, 4
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from smallfiles.errors import SourceError
 from smallfiles.pack import reading
-from smallfiles.pack.examine import check_decode, check_header, examiner
+from smallfiles.pack.reading import check_decode, check_header, examiner
 
 
 class MemoryStore:

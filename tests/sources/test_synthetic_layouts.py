@@ -14,7 +14,7 @@ from source_sets import contents, rows
 from smallfiles import sources
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import synthetic
-from smallfiles.sources.synthetic import flickr, pictures, plans
+from smallfiles.sources.synthetic import layouts, pictures
 
 TINY = {"size": (64, 48)}
 COUNT = 60
@@ -97,17 +97,17 @@ def test_flickr_folders_are_nested_with_a_csv_in_each_of_which_one_row_is_bad(ma
         for file, five in zip(found.files, found.targets, strict=True)
         for number, text in enumerate(five)
     ]
-    bad = 5 * flickr.bad_image(plans.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))) + 4
+    bad = 5 * layouts.bad_image(pictures.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))) + 4
     expected[bad] = expected[bad].replace("| 4| ", "| 4   ")
     assert (header, rows) == ("image_name| comment_number| comment", expected)
 
 
 def test_flickr_bad_row_is_line_20001_at_full_size():
-    full = plans.SyntheticPlan(0, 31_783, 0, 0, 10, (500, 375))
-    assert 1 + 5 * flickr.bad_image(full) + 4 + 1 == 20_001
-    names = flickr.names(full)
+    full = pictures.SyntheticPlan(0, 31_783, 0, 0, 10, (500, 375))
+    assert 1 + 5 * layouts.bad_image(full) + 4 + 1 == 20_001
+    names = layouts.flickr_names(full)
     assert len(set(names)) == 31_783 and names == sorted(names) and max(map(len, names)) == 14
-    splits = Counter(entry["split"] for entry in flickr.karpathy(full, names, [["."] * 5] * 31_783))
+    splits = Counter(entry["split"] for entry in layouts.karpathy(full, names, [["."] * 5] * 31_783))
     assert splits == {"train": 29_000, "val": 1_014, "test": 1_000}
 
 
@@ -127,7 +127,7 @@ def test_a_mask_has_the_size_of_its_picture_and_the_class_of_each_object(made):
     assert {file.replace("images", "masks").replace("jpg", "png") for file in found.files} == {
         file for file in tree(found.path) if file.startswith("masks/")
     }
-    plan = plans.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))
+    plan = pictures.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))
     for index, file in enumerate(found.files):
         mask = Image.open(found.path / f"masks/{index:05d}.png")
         scene = plan.scene(index)
@@ -144,7 +144,7 @@ def test_the_rows_of_a_table_are_shuffled_and_each_belongs_to_its_file(made):
     named = {file: (species, float(weight)) for file, species, weight in (row.split(",") for row in lines_)}
     assert sorted(named) == list(found.files) != list(named)
     assert [named[file][0] for file in found.files] == [found.classes[label] for label in found.targets]
-    plan = plans.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))
+    plan = pictures.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))
     radii = [plan.scene(index).things[0].radius for index in range(COUNT)]
     weights = [named[file][1] for file in found.files]
     assert np.array_equal(np.argsort(radii, kind="stable"), np.argsort(weights, kind="stable"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from smallfiles.sources.synthetic import flickr, pictures, plans
+from smallfiles.sources.synthetic import layouts, pictures
 
 FULL = (500, 375)
 
@@ -20,7 +20,7 @@ def drawn(index: int, label: int = 0, size=FULL, seed: int = 0) -> np.ndarray:
 
 
 def test_sizes_are_those_of_imagenet():
-    plan = plans.SyntheticPlan(3, 300, 0, 0, 10, FULL)
+    plan = pictures.SyntheticPlan(3, 300, 0, 0, 10, FULL)
     files = [plan.file_bytes(index) for index in range(300)]
     sizes = np.array([len(data) for data in files])
     assert 90_000 < sizes.mean() < 120_000
@@ -67,7 +67,7 @@ def test_any_scene_can_be_drawn_at_any_size(index, label, size):
 @given(index=st.integers(0, 10**6), label=st.integers(0, 999))
 def test_captions_say_nothing_that_is_not_drawn(index, label):
     scene = pictures.compose(index, label, 0, FULL)
-    five = flickr.describe(scene, index, 0)
+    five = layouts.describe(scene, index, 0)
     assert len(five) == 5 and all(text.endswith(" .") and "\n" not in text for text in five)
     drawn_words = {w for t in scene.things for w in (t.look.shape, t.look.colour, t.look.core)}
     known = {*pictures.SHAPES, *pictures.COLOURS}
@@ -80,7 +80,7 @@ def test_captions_say_nothing_that_is_not_drawn(index, label):
 
 def test_mean_colour_does_not_tell_the_classes():
     """Nearest neighbours (7) by mean colour; that a network learns them is tested where it is trained."""
-    plan = plans.SyntheticPlan(11, 600, 0, 0, 10, FULL)
+    plan = pictures.SyntheticPlan(11, 600, 0, 0, 10, FULL)
     labels = torch.tensor([plan.label(index) for index in range(600)])
     means = [drawn(index, int(label), (250, 188), seed=11).mean((0, 1)) for index, label in enumerate(labels)]
     means = torch.tensor(np.array(means))

@@ -82,7 +82,7 @@ def test_no_place_at_all_is_a_sentence_that_names_each(source, tmp_path, monkeyp
 @pytest.fixture
 def limited_group():
     """A control group (v1) of 300 MB in which a child may live."""
-    from smallfiles.machine.cgroups import own_groups
+    from smallfiles.machine import own_groups
 
     own = [folder for version, folder in own_groups("memory", Path("/")) if version == 1]
     group = own[-1] / "smallfiles-test" if own else Path("/nonexistent")

@@ -164,7 +164,7 @@ def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_pat
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     real = machine.filesystem
     staging.stage_to(source, tmp_path / "local")
-    monkeypatch.setattr("smallfiles.machine.quotas.STRIPED_BYTES", MIB)
+    monkeypatch.setattr("smallfiles.machine.filesystems.STRIPED_BYTES", MIB)
     monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), kind="lustre"))
     staging.stage_to(source, tmp_path / "lustre")
     (call,) = (tmp_path / "called").read_text().splitlines()

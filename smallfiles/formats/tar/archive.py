@@ -28,8 +28,17 @@ from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.folders import SERVICE_FOLDERS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, damaged, refuse_bomb
-from smallfiles.formats.tar.headers import ANNOTATIONS, BLOCK_BYTES, RECORD_BYTES
-from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
+from smallfiles.formats.tar.headers import (
+    ANNOTATIONS,
+    BLOCK_BYTES,
+    RECORD_BYTES,
+    Members,
+    Names,
+    Scanner,
+    is_tar,
+    prefix_of,
+    refuse_incomplete,
+)
 from smallfiles.formats.tar.streams import ForwardFile, cannot_seek, compression_of
 from smallfiles.keys import key_problem
 from smallfiles.links import follow, refuse_lost_folders

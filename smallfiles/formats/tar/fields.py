@@ -3,7 +3,7 @@
     000017.jpg  000017.cls (a number)  000017.txt (captions)  000017.json (either, or an object)
 
 `.cls` and bare numbers are labels, texts are captions, an object may hold either. A sample without a
-target is reported as unlabelled. What all samples have beside these is a further file: see `further`.
+target is reported as unlabelled. What all samples have beside these is a further file: see `grouping`.
 
 The trap: there is no standard. tarp and ShardWriter keep the order they are given, `tar --sort=name`
 puts `.cls` before `.jpg`, and only after the whole set was read is it known whether it has labels or
@@ -34,8 +34,16 @@ from smallfiles.formats import provenance
 from smallfiles.formats.columns import json_text
 from smallfiles.formats.tar import grouping, headers
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.formats.tar.further import Further, blobs_of, named, objects_of, value_kinds
-from smallfiles.formats.tar.grouping import DATA_SUFFIXES, Rows, ambiguous
+from smallfiles.formats.tar.grouping import (
+    DATA_SUFFIXES,
+    Further,
+    Rows,
+    ambiguous,
+    blobs_of,
+    named,
+    objects_of,
+    value_kinds,
+)
 from smallfiles.formats.tar.headers import ANNOTATIONS
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED

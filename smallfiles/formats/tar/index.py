@@ -31,7 +31,7 @@ from smallfiles.formats.bytefile import Access, ByteFile, arrow_file, damaged
 from smallfiles.formats.columns import SampleColumns, read_table, write_table
 from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
-from smallfiles.formats.tar.further import value_kinds
+from smallfiles.formats.tar.grouping import value_kinds
 from smallfiles.formats.tar.streams import cannot_seek
 from smallfiles.samples import OWN_TYPES, Schema
 from smallfiles.storage import answered

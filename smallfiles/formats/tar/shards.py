@@ -3,7 +3,7 @@
 Each sample is two or three members that share a stem: the data, its target (`.cls`: a decimal label;
 `.json`: a list of captions; or `.txt`: one per line), and `.meta` if it has a JSON object. Captions and
 objects from the `.txt` and `.json` members of another program keep these suffixes. Further fields: see
-`further`; a sample that has them needs no `.cls` to say that its class is not known.
+`grouping`; a sample that has them needs no `.cls` to say that its class is not known.
 
 The trap: shards far below 100 MB bring back the problem of small files; with shards far above 10 GB some
 workers have none, since whole shards are dealt to workers. Notebook 05 measures both.
@@ -26,7 +26,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import SampleColumns, key_of
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.tar import further, headers, index
+from smallfiles.formats.tar import grouping, headers, index
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 NAME = "tar"
@@ -107,13 +107,13 @@ class Shard:
     def __init__(self, path: Path, schema: Schema, options: TarOptions, digest: bool) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
-        further.check_names(schema.blobs, path)
+        grouping.check_names(schema.blobs, path)
         places = {name: pa.int64() for blob in schema.all_blobs for name in index.place_columns(blob.name)}
         # JSON objects are written as they came, in the index too.
         others = [name for name in schema.values.column_names if name != META]
         plain = replace(schema, values=schema.values.select(others))
         self._columns = SampleColumns(path, plain, more={**places, META: pa.string()})
-        self._texts = further.Texts(path, schema)
+        self._texts = grouping.Texts(path, schema)
         self._record = provenance.record(NAME, schema, options)
         self._record["options"] |= _FORMER_OPTIONS
         self._position = 0
@@ -129,7 +129,7 @@ class Shard:
         stem, suffix = headers.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
         members, meta = self._texts.of(sample.row)
         files = {
-            further.member_suffix(blob, suffix): data
+            grouping.member_suffix(blob, suffix): data
             for blob, data in zip(self._schema.all_blobs, sample.blobs, strict=True)
         }
         places = self._append_members(stem, files, members)

@@ -28,8 +28,8 @@ from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources.synthetic import fields, flickr, imagenet, wordnet
-from smallfiles.sources.synthetic.plans import SyntheticPlan
+from smallfiles.sources.synthetic import layouts
+from smallfiles.sources.synthetic.pictures import SyntheticPlan
 
 __all__ = ["LAYOUTS", "Made", "make"]
 
@@ -78,13 +78,13 @@ class _Layout:
 
 
 LAYOUTS: dict[str, _Layout] = {
-    "folder": _Layout(("train",), imagenet.folder_paths),
-    "prepared": _Layout(("train", "val"), imagenet.prepared_paths),
-    "kaggle": _Layout(("train", "val", "test"), imagenet.kaggle_paths, imagenet.write_kaggle_tables),
-    "official": _Layout(("train", "val"), imagenet.official_paths, imagenet.write_devkit),
-    "flickr30k": _Layout(("train",), flickr.paths, flickr.write_tables),
-    "segmentation": _Layout(("train",), fields.paths, fields.write_masks),
-    "table": _Layout(("train",), fields.paths, fields.write_table),
+    "folder": _Layout(("train",), layouts.folder_paths),
+    "prepared": _Layout(("train", "val"), layouts.prepared_paths),
+    "kaggle": _Layout(("train", "val", "test"), layouts.kaggle_paths, layouts.write_kaggle_tables),
+    "official": _Layout(("train", "val"), layouts.official_paths, layouts.write_devkit),
+    "flickr30k": _Layout(("train",), layouts.flickr_paths, layouts.write_flickr_tables),
+    "segmentation": _Layout(("train",), layouts.numbered_paths, layouts.write_masks),
+    "table": _Layout(("train",), layouts.numbered_paths, layouts.write_labels),
 }
 
 
@@ -174,17 +174,17 @@ def _parts(layout: str, count: int, val: int | None) -> tuple[int, int, int]:
     return count - val_count - test_count, val_count, test_count
 
 
-def _write(plan: SyntheticPlan, layout: str, root: Path, draw: imagenet.Draw) -> None:
+def _write(plan: SyntheticPlan, layout: str, root: Path, draw: layouts.Draw) -> None:
     kind = LAYOUTS[layout]
     if layout == "official":
-        imagenet.write_official_tars(plan, root, draw)
+        layouts.write_official_tars(plan, root, draw)
     else:
         _write_files(root, kind.paths(plan), draw)
     if kind.tables:
         kind.tables(plan, root)
 
 
-def _write_files(root: Path, paths: Sequence[str], draw: imagenet.Draw) -> None:
+def _write_files(root: Path, paths: Sequence[str], draw: layouts.Draw) -> None:
     for folder in {str(Path(path).parent) for path in paths}:
         (root / folder).mkdir(parents=True, exist_ok=True)
     for path, data in zip(paths, draw(range(len(paths))), strict=True):
@@ -205,9 +205,9 @@ def _made(plan: SyntheticPlan, out: Path, layout: str, drawn_bytes: int, seconds
 
 def _targets(plan: SyntheticPlan, layout: str) -> tuple[Sequence[Any], tuple[str, ...]]:
     if layout == "flickr30k":
-        return flickr.targets(plan), ()
+        return layouts.flickr_captions(plan), ()
     if layout == "segmentation":
         return [UNLABELLED] * plan.count, ()
     if layout in ("folder", "table"):
-        return imagenet.folder_labels(plan), tuple(sorted(imagenet.folder_names(plan)))
-    return [plan.label(index) for index in range(plan.count)], wordnet.wnids(plan.classes)
+        return layouts.folder_labels(plan), tuple(sorted(layouts.folder_names(plan)))
+    return [plan.label(index) for index in range(plan.count)], layouts.wnids(plan.classes)

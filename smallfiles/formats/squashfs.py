@@ -1,29 +1,42 @@
-"""Read samples of a squashfs file at random, without a mount, and find them in a file of another program.
+"""squashfs: one file that the kernel, FUSE and this package read as a tree of files.
+
+Each sample is a file at its key, so `mount` and `unsquashfs` give the tree back. What a tree cannot store
+(targets, order, JSON objects, provenance) is in a table between the data of the files and the inodes. It
+belongs to no file, so that programs that read the tree see the tree alone:
+
+    cat/1.jpg  dog/2.jpg ...    the samples, stored raw one after the other in the order of packing
+    cat/1.mask.png ...          their further files, each after the first of its sample
+    a text                      how to read the table without this package
+    an Arrow file               key, label or captions, meta, values, and where each file's bytes begin
+    32 bytes                    where the Arrow file is; the inode table follows
 
 A sample that is stored raw and in one piece is a slice of the mapped file or one `pread`; `pysquashfs`
-assembles the others. The table of samples (`smallfiles.formats.embedded`) lies between the data of all files
-and the inodes, and belongs to no file. Older files have it as the file `TABLE`. With it, a raw squashfs file
-of a million samples opens in milliseconds: no inode needs to be read.
+assembles the others. With its table, a raw squashfs file of a million samples opens in milliseconds: no inode
+needs to be read. Older files of ours have the table as the file `TABLE`.
 
 A squashfs file of another program is indexed by the rules of a tar, so a source reads it as it reads one.
-Opened in place, its images (by suffix) are samples; if there are none, all files are. Their folders are read
-as those of any other source.
+Opened in place, its images (by suffix) are samples; if there are none, all files are. Their class folders
+give the labels, as those of any other source.
 
-The traps: if forked workers share a descriptor, and each seeks and then reads, they get bytes of one
-another's samples. Every read here names its position. A tree that is unpacked and packed again by another
-tool has no table, and its labels are those of its class folders. And a class may consist of links to the
-files of another one, which a reader of files alone would lose. Notebook 06 reproduces the first.
+The traps: squashfs has no checksum of its data, so a flipped byte is returned as if it were right. The
+content digest beside the file finds it. If forked workers share a descriptor, and each seeks and then reads,
+they get bytes of one another's samples; every read here names its position. A tree that is unpacked and
+packed again by another tool has no table, and its labels are those of its class folders. A class may consist
+of links to the files of another one, which a reader of files alone would lose. And names are those of a file
+system: a component has at most 255 bytes, and `a` and `a/b` cannot both exist. Notebook 06 teaches the
+format.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +46,9 @@ from pysquashfs.errors import DamagedImageError, MissingToolError, SquashFSError
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW
 from pysquashfs.reading import spans
+from pysquashfs.writer import ImageWriter, Settings
+from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
+from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.arrays import as_integers, from_numpy
 from smallfiles.errors import (
     DamagedFileError,
@@ -40,19 +56,23 @@ from smallfiles.errors import (
     MissingPackageError,
     SmallfilesError,
     SourceError,
+    UsageError,
     raised_as,
     refuse_shortage,
 )
 from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import paths_in_tree, write_table
-from smallfiles.formats.embedded import Columns, EmbeddedTable, TablePlace, load
+from smallfiles.formats.columns import SampleColumns, file_names, paths_in_tree, unwritable, write_table
+from smallfiles.formats.embedded import Columns, EmbeddedTable, TablePlace, load, pieces, place_column
+from smallfiles.formats.output import OutputFile, packed
+from smallfiles.formats.reader import TableReader
 from smallfiles.formats.table import Extents, Place, Stored
 from smallfiles.formats.tar.archive import Archive, columns_of, rows_of_texts
-from smallfiles.formats.tar.members import Link, Members
+from smallfiles.formats.tar.headers import Link, Members
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.manifest.listing import Files
-from smallfiles.samples import Buffer
+from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 TABLE = ".smallfiles/samples.arrow"
 """The table in files that were packed before it left the tree."""
@@ -347,3 +367,129 @@ def tree_of(path: Path) -> SquashedTree | None:
             return None
         image = SquashFS(path)
         return None if TABLE in image.paths else index(image)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to lay out a squashfs file. The defaults suit photographs, which do not become smaller.
+
+    Args:
+        compression: `none`; or `gzip` or `zstd` for data that compresses (JSON, raw pixels).
+        level: Of the compressor; None for its default.
+        block_bytes: A power of two from 4,096 to 1,048,576; the unit of compression.
+        fragments: Put the ends of files into shared blocks: smaller, and slow to read at random.
+    """
+
+    compression: Literal["none", "gzip", "zstd"] = "none"
+    level: int | None = None
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    fragments: bool = False
+
+    def __post_init__(self) -> None:
+        if self.compression not in ("none", "gzip", "zstd"):
+            raise UsageError(
+                f"the compression is {self.compression!r}",
+                expected="none, gzip or zstd",
+                next_step="Choose none for images, zstd for data that compresses",
+            )
+        try:
+            self.settings()
+        except MissingToolError as error:
+            with as_sentences():
+                raise error
+        except SquashFSError as error:
+            raise UsageError(error.got, expected=error.expected, next_step=error.next_step) from error
+
+    def settings(self) -> Settings:
+        """The same for `pysquashfs`."""
+        return Settings(self.compression, self.level, self.block_bytes, self.fragments)
+
+
+def write(
+    samples: Iterable[Sample],
+    out: Path,
+    *,
+    schema: Schema,
+    options: Options | None = None,
+    digest: bool = True,
+) -> Packed:
+    """Write samples into one squashfs file.
+
+    A million files become one, so that a parallel file system sees one open instead of a million; and
+    programs that need a tree can mount it.
+
+    Args:
+        samples: In the order in which they are stored.
+        out: A name that does not exist.
+        schema: What is packed.
+        options: Compression and blocks.
+        digest: Whether to write the content digest beside it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FormatError: A name cannot be that of a file or collides with another, or a sample does not fit.
+        ResourceError: No space or no permission.
+    """
+    options = options or Options()
+    settings = options.settings()
+    placed = settings.raw and not settings.fragments
+    facts = ("bytes", "start")[: 1 + placed]
+    places = [place_column(blob.name, what) for blob in schema.all_blobs for what in facts]
+    columns = SampleColumns(out, schema, more=dict.fromkeys(places, pa.int64()))
+    count = 0
+    with OutputFile(out, digest=digest) as file, as_sentences():
+        writer = ImageWriter(file.append, settings)
+        try:
+            for sample in samples:
+                columns.add(sample, *_places(sample, file.position, placed))
+                for name, data in _files(sample, schema, out):
+                    writer.add(name, data)
+                count += 1
+            payload = writer.bytes
+            file.rewrite(writer.close(_record(file, columns, schema, options)))
+        finally:
+            writer.abandon()
+        return packed(out, "squashfs", count, payload, file.finish())
+
+
+def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
+    """Size of each file of a sample, and where it begins if they follow each other in one piece."""
+    for data in sample.blobs:
+        yield len(data)
+        if placed:
+            yield position
+        position += len(data)
+
+
+def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]]:
+    """Name and bytes of each file of a sample, all names checked."""
+    names = file_names(sample, schema, out, ())
+    for name in names:
+        if len(name.encode()) > MAX_PATH_BYTES:
+            raise unwritable(name, out, f"has more than {MAX_PATH_BYTES:,} bytes")
+    return list(zip(names, sample.blobs, strict=True))
+
+
+def _record(file: OutputFile, columns: SampleColumns, schema: Schema, options: Options) -> Iterator[Buffer]:
+    """Yield what follows the data: a text, the table, and where the table is."""
+    yield readme(file.position)
+    start = file.position
+    yield from pieces(columns, provenance.record("squashfs", schema, options))
+    yield TablePlace(start, file.position, file.position).dumps()
+
+
+def open(path: Path, *, split: str | None = None, access: Access = "auto") -> TableReader:
+    """Open a squashfs file, ours or any other.
+
+    Args:
+        path: The file.
+        split: In a file of another program whose folders are splits: which one; if None the only one, or
+            `train`.
+        access: `mmap`, `pread`, or `auto` to choose by file system; for samples that are stored raw.
+
+    Returns:
+        The reader; the file is touched at first use.
+    """
+    return TableReader(path, partial(locate, split=split, access=access))
