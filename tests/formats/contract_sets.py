@@ -64,6 +64,9 @@ VARIANTS = (
 )
 CHECKED = tuple(variant for variant in VARIANTS if variant.format != "lmdb")
 """All whose reader checks what a damaged file says; liblmdb trusts it and ends the process."""
+WITHOUT_FIELDS = ("arrow-juelich", "hdf5-vlen", "lmdb")
+"""Layouts that hold one file and one target a sample, and refuse more."""
+
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 
 KEYS = (

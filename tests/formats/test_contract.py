@@ -17,13 +17,14 @@ from pathlib import Path
 
 import contract_sets as sets
 import failing_calls
+import numpy as np
 import pyarrow as pa
 import pytest
 from given import Given, bare, schema_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smallfiles import digests, formats
+from smallfiles import digests, formats, sources
 from smallfiles.errors import (
     FormatError,
     MissingPackageError,
@@ -32,11 +33,12 @@ from smallfiles.errors import (
     SmallfilesError,
     UsageError,
 )
+from smallfiles.fields import as_text, further_files, value_table
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.keys import key_problem
 from smallfiles.measure.workers import peak_memory
-from smallfiles.pack import verify
-from smallfiles.samples import Reader, Sample, Schema
+from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.samples import BlobField, Reader, Sample, Schema
 
 METHODS = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 
@@ -613,3 +615,144 @@ def test_what_is_no_packed_file_is_refused_with_its_path_and_never_waited_for(va
     out.mkdir()
     with pytest.raises(FormatError, match=re.escape(out.name)):
         len(formats.open(out))
+
+
+# Further files and values of each sample
+
+ODD_NAN = np.array([0x7FF8_0000_0000_0123], np.int64).view(np.float64)[0]
+BLOBS = (BlobField("mask", ".png"), BlobField("png", ".png"), BlobField("Depth-1", ".npy"))
+FIELD_KEYS = (
+    "images/001.jpg",
+    "ü 2.v1.jpg",
+    "no_suffix",
+    ".hidden",
+    "a.b/c",
+    "x/" + "y" * 200 + ".png",
+    "50%.jpg",
+)
+FIELD_VALUES = {
+    "age": [1.5, float("nan"), None, -0.0, float("inf"), 5e-324, ODD_NAN],
+    "age_valid": pa.array([0.1, None, float("nan"), 1, 2, 3, 4], pa.float32()),
+    "bits": [[True, None], [], [False], None, [], [True] * 9, []],
+    "boxes": [[[1.0, 2]], [], None, [[float("nan")], []], [[0.5, None]], [None], [[]]],
+    "count": pa.array([0, None, -(2**63), 2**63 - 1, 5, 6, 7], pa.int64()),
+    "labels in words": ["", None, 'a "b"\n', "日本 🐦", "nan", "\\", "null"],
+    "mask.start": [None, 1, -5, 3, 0, 5, 6],
+    "nothing": pa.array([None] * 7, pa.list_(pa.int64())),
+    "offsets": [0, 1, 2, 3, 4, 5, None],
+    "tags": [["nan", None, "é"], [], None, [""], ["b"], ["c"] * 5, ["x"]],
+    "日本": [True, None, False, True, True, False, None],
+}
+with_fields = pytest.mark.parametrize(
+    "variant",
+    [each for each in sets.VARIANTS if each.name not in sets.WITHOUT_FIELDS],
+    ids=lambda variant: variant.name,
+)
+
+
+def fielded(captions=False):
+    """Seven samples with three further files each, in another order than their values, and their schema."""
+    samples = [
+        Given(
+            key,
+            b"first" + bytes(700 * n),
+            [f"é {k}" for k in range(n % 3)] if captions else n,
+            {"n": [n, None]} if n % 3 == 0 else None,
+            (b"mask%d" % n, b"", bytes([n]) * 9000 * (n % 2)),
+            row,
+        )
+        for n, (key, row) in enumerate(zip(FIELD_KEYS, (3, 0, 1, 2, 6, 5, 4), strict=True))
+    ]
+    return samples, schema_of(samples, blobs=BLOBS, values=value_table(FIELD_VALUES))
+
+
+def field_facts(reader):
+    """The files of all samples by field, and their values as texts that no other value has."""
+    table = sets.further(reader)
+    values = {name: as_text(table[name].combine_chunks()).to_pylist() for name in table.column_names}
+    files = {
+        name: [*map(bytes, reader.blob(name).read_many(range(len(reader))))]
+        for name in further_files(reader.fields)
+    }
+    return sets.facts(reader), files, values
+
+
+@with_fields
+@pytest.mark.parametrize("captions", [False, True], ids=["labels", "captions"])
+def test_all_fields_come_back_bit_by_bit(variant, captions, tmp_path):
+    samples, schema = fielded(captions)
+    out = variant.write(samples, variant.out(tmp_path), schema).path
+    taken = value_table(FIELD_VALUES).take([s.row for s in samples])
+    files = {blob.name: [s.blobs[n] for s in samples] for n, blob in enumerate(BLOBS)}
+    values = {name: as_text(taken[name].combine_chunks()).to_pylist() for name in FIELD_VALUES}
+    with formats.open(out) as reader:
+        assert further_files(reader.fields) == {blob.name: blob.suffix for blob in BLOBS}
+        assert field_facts(reader) == (sets.facts(samples), files, values)
+        found = reader.table()
+        for name in FIELD_VALUES:
+            assert found[name].type == taken[name].type, name
+            assert found[name].is_null().to_pylist() == taken[name].is_null().to_pylist(), name
+        assert reader.info()["bytes"] == sum(len(s.data) + sum(map(len, s.blobs)) for s in samples)
+        assert reader.info()["provenance"]["fields"]["mask"] == ".png"
+        order = [3, 0, 5, 3, -1]
+        for number, name in enumerate(blob.name for blob in BLOBS):
+            blob = reader.blob(name)
+            assert blob.read_many(order) == [samples[n].blobs[number] for n in order]
+            assert [blob.size(n) for n in order] == [len(samples[n].blobs[number]) for n in order]
+            for n, span in enumerate(map(blob.span, range(len(blob)))):
+                if span is not None:
+                    assert span[0].read_bytes()[span[1] : span[2]] == samples[n].blobs[number]
+        again, mask = pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(reader.blob("mask")))
+        assert again.blob("mask").read(2) == mask.read(2) == samples[2].blobs[0]
+    with pytest.raises(ReaderClosedError):
+        reader.blob("mask").read(0)
+
+
+@with_fields
+def test_fewer_samples_than_planned_keep_their_own_fields(variant, tmp_path):
+    samples, schema = fielded()
+    made = [*bare(samples)]
+    variant.write_bare([made[n] for n in (6, 0, 2)], variant.out(tmp_path), schema)
+    with formats.open(variant.out(tmp_path)) as reader:
+        expected = schema.values.take([6, 0, 2])
+        for name in FIELD_VALUES:
+            found, wanted = reader.table()[name].combine_chunks(), expected[name].combine_chunks()
+            assert as_text(found).equals(as_text(wanted)), name
+        assert [bytes(reader.blob("mask").read(n)) for n in range(3)] == [b"mask6", b"mask0", b"mask2"]
+
+
+@pytest.fixture(scope="module")
+def fielded_source(tmp_path_factory):
+    samples, schema = fielded()
+    out = tmp_path_factory.mktemp("source") / "x.files"
+    formats.get("files").write(bare(samples), out, schema=schema)
+    return sources.load(out)
+
+
+@pytest.mark.parametrize("variant", sets.VARIANTS, ids=lambda variant: variant.name)
+def test_parts_with_fields_make_the_bytes_of_a_single_run_or_fields_are_refused(
+    variant, tmp_path, fielded_source
+):
+    whole, parts = (variant.out(tmp_path / number) for number in "12")
+    (tmp_path / "1").mkdir()
+
+    def packed(out, **more):
+        options = formats.get(variant.format).Options(**dict(variant.options))
+        pack(fielded_source, out, PackConfig(shuffle=5, check="none", verify="full", options=options, **more))
+
+    if variant.name in sets.WITHOUT_FIELDS:
+        with pytest.raises(FormatError, match=r"would hold .*age, .*(Pack into \.arrow, \.h5|the layout)"):
+            packed(whole)
+        assert not [*whole.parent.iterdir()]
+        samples, schema = fielded()
+        drawn = bare(samples)
+        with pytest.raises(FormatError, match=whole.name):
+            variant.write_bare(drawn, whole, schema)
+        assert next(drawn).key == samples[0].key and not [*whole.parent.iterdir()]
+        return
+    (tmp_path / "2").mkdir()
+    packed(whole)
+    for more in ({"part": (1, 2)}, {"part": (2, 2)}, {"merge": True}):
+        packed(parts, **more)
+    assert folder_bytes(parts) == folder_bytes(whole)
+    assert verify(parts, fielded_source).verdict == "intact"

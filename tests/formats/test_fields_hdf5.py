@@ -10,15 +10,10 @@ import pytest
 from given import Given, bare, schema_of
 
 from smallfiles import formats
-from smallfiles.digests import ContentDigest, digest_file, sidecar
 from smallfiles.errors import DamagedFileError, FormatError
-from smallfiles.fields import as_text, further_fields, further_files, value_table
+from smallfiles.fields import as_text, value_table
 from smallfiles.formats import hdf5
-from smallfiles.manifest import Manifest
-from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import BlobField, Sample, Schema
-from smallfiles.sources.record import Source
-from smallfiles.sources.stores import FolderStore
 
 COUNT = 9
 ODD_NAN = np.array([0x7FF8_0000_0000_0123], np.int64).view(np.float64)[0]
@@ -70,34 +65,6 @@ def facts(reader):
     return files, {name: as_text(values[name].combine_chunks()) for name in values.column_names}
 
 
-def test_all_fields_come_back_bit_by_bit_with_what_is_null(out):
-    samples, schema = made()
-    with formats.open(out) as reader:
-        assert reader.table().schema == schema.values.schema
-        files, texts = facts(reader)
-        for name in COLUMNS:
-            assert texts[name].equals(as_text(schema.values[name].combine_chunks())), name
-            assert reader.table()[name].is_null().equals(schema.values[name].is_null()), name
-        assert [bytes(sample.data) for sample in reader] == [sample.data for sample in samples]
-        assert files == {name: [s.blobs[n] for s in samples] for n, name in enumerate(BLOBS)}
-        assert further_files(reader.fields) == dict.fromkeys(BLOBS, ".png")
-        path, start, stop = reader.blob("wave-1").span(3)
-        assert path.read_bytes()[start:stop] == samples[3].blobs[1] and reader.blob("mask").size(-1) == 48
-        assert reader.info()["bytes"] == sum(len(s.data) + sum(map(len, s.blobs)) for s in samples)
-
-
-def test_fewer_samples_than_planned_are_stored_in_their_own_order(tmp_path):
-    samples, schema = made()
-    kept = [[*bare(samples)][row] for row in (7, 0, 2)]
-    hdf5.write(kept, tmp_path / "some.h5", schema=schema)
-    with formats.open(tmp_path / "some.h5") as reader:
-        expected = schema.values.take([7, 0, 2])
-        for name in COLUMNS:
-            found, wanted = reader.table()[name].combine_chunks(), expected[name].combine_chunks()
-            assert as_text(found).equals(as_text(wanted)), name
-        assert bytes(reader.blob("wave-1").read(2)) == samples[2].blobs[1]
-
-
 def under_a_null(kind, values):
     """A column whose first value is null, with something in its memory all the same."""
     _, *buffers = pa.array(values, kind).buffers()
@@ -124,10 +91,6 @@ def test_equal_values_give_equal_bytes_whatever_else_lies_in_their_memory(tmp_pa
         samples, schema = made(2, columns)
         hdf5.write(bare(samples), tmp_path / name, schema=schema)
     assert (tmp_path / "odd").read_bytes() == (tmp_path / "plain").read_bytes()
-
-
-def test_the_content_digest_is_that_of_the_whole_file(out):
-    assert ContentDigest.load(sidecar(out)) == digest_file(out)
 
 
 def test_h5py_reads_every_array_by_its_plain_name(out):
@@ -282,60 +245,7 @@ def test_fields_in_another_file_are_refused(out, tmp_path):
         len(formats.open(out))
 
 
-def source_of(folder):
-    names = [f"{n}.jpg" for n in range(30)]
-    for n, name in enumerate(names):
-        for path, size in ((name, 500 + n), (f"{n}.png", 20 + n), (f"{n}.flac", 3000 - n)):
-            (folder / path).write_bytes(random.Random(path).randbytes(size))
-    blobs = {"wave": [f"{n}.flac" for n in range(30)], "mask": [f"{n}.png" for n in range(30)]}
-    values = {"age": [n / 7 for n in range(30)], "tags": [["é"] * (n % 3) for n in range(30)]}
-    manifest = Manifest.from_columns(names, [n % 4 for n in range(30)], blobs=blobs, values=values)
-    return Source(manifest, FolderStore(folder), "folder", (), folder)
-
-
-@pytest.fixture
-def source(tmp_path):
-    (tmp_path / "data").mkdir()
-    return source_of(tmp_path / "data")
-
-
-def config(**more):
-    return PackConfig(shuffle=5, check="none", verify="full", **more)
-
-
-def test_joined_parts_are_the_bytes_of_a_single_run(source, tmp_path):
-    pack(source, tmp_path / "whole.h5", config())
-    for part in (1, 2):
-        pack(source, tmp_path / "parts.h5", config(part=(part, 2)))
-    pack(source, tmp_path / "parts.h5", config(merge=True))
-    assert (tmp_path / "parts.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
-    with formats.open(tmp_path / "parts.h5") as reader:
-        for row, name in enumerate(reader.keys().to_pylist()):
-            wave = (tmp_path / "data" / name.replace("jpg", "flac")).read_bytes()
-            assert bytes(reader.blob("wave").read(row)) == wave
-
-
-@pytest.mark.parametrize(
-    ("name", "options"), [("set.lmdb", formats.get("lmdb").Options()), ("set.h5", hdf5.Options("vlen"))]
-)
-def test_formats_without_fields_refuse_them_and_leave_nothing_behind(source, tmp_path, name, options):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    with pytest.raises(FormatError, match=r"the fields age, tags, .*mask.* in .*Pack into \.arrow, \.h5"):
-        pack(source, folder / name, config(options=options))
-    assert list(folder.iterdir()) == []
-    samples, schema = made()
-    drawn = iter(samples)
-    with pytest.raises(FormatError, match=name):
-        formats.get(formats.name_of(folder / name)).write(
-            drawn, folder / name, schema=schema, options=options
-        )
-    assert next(drawn) is samples[0] and list(folder.iterdir()) == []
-
-
 def test_a_set_of_one_image_and_one_label_has_no_group_of_fields(tmp_path):
     hdf5.write([Sample("a", (b"x",), 0)], tmp_path / "x.h5", schema=Schema(1, 1, 1))
     with h5py.File(tmp_path / "x.h5") as file:
         assert set(file["train"]) == {"data", "offsets", "labels", "key_data", "key_offsets"}
-    with formats.open(tmp_path / "x.h5") as reader:
-        assert not further_fields(reader.fields)

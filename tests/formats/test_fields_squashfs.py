@@ -1,9 +1,7 @@
 """Further files and values in squashfs files and plain files: beside the first file, and in the table."""
 
-import pickle
 import shutil
 import subprocess
-from dataclasses import replace
 
 import contract_sets as sets
 import pyarrow as pa
@@ -12,7 +10,7 @@ import pytest
 from given import Given, bare, of_reader, schema_of
 
 from smallfiles import formats, sources
-from smallfiles.errors import DamagedFileError, FormatError, PackError, ReaderClosedError, SmallfilesError
+from smallfiles.errors import DamagedFileError, FormatError, PackError, SmallfilesError
 from smallfiles.fields import as_text, further_fields, further_files, value_table
 from smallfiles.formats import embedded
 from smallfiles.manifest import Manifest
@@ -74,14 +72,6 @@ def check(reader):
     """The reader gives all that was written."""
     assert further_files(reader.fields) == {"depth": ".npy", "mask": ".png"}
     assert facts(reader) == facts(SAMPLES)
-    for number, name in enumerate(further_files(reader.fields)):
-        blob = reader.blob(name)
-        wanted = [3, 0, 5, 3, -1]
-        assert blob.read_many(wanted) == [SAMPLES[index].blobs[number] for index in wanted]
-        assert [blob.size(index) for index in range(len(blob))] == [len(s.blobs[number]) for s in SAMPLES]
-        for index, sample in enumerate(SAMPLES):
-            if (span := blob.span(index)) is not None:
-                assert span[0].read_bytes()[span[1] : span[2]] == sample.blobs[number]
     wanted = value_table(VALUES)
     assert sets.further(reader).schema == wanted.schema
     for name in VALUES:
@@ -97,16 +87,6 @@ def layout(request):
 @pytest.fixture
 def out(layout, tmp_path):
     return write(tmp_path, layout)
-
-
-def test_every_file_and_value_of_a_sample_comes_back(out):
-    with formats.open(out) as reader:
-        check(reader)
-        fields = reader.info()["provenance"]["fields"]
-        assert fields["mask"] == ".png" and fields["note"] == "string"
-        assert reader.info()["bytes"] == sum(map(len, expected_tree().values()))
-    with pytest.raises(ReaderClosedError):
-        reader.blob("mask").read(0)
 
 
 def test_no_bytes_of_masks_are_looked_for_in_inodes_where_they_are_stored_raw(tmp_path):
@@ -228,34 +208,6 @@ def test_a_set_of_one_file_and_a_label_is_written_as_before(layout, tmp_path):
     with formats.open(tmp_path / name) as reader:
         assert not further_fields(reader.fields)
         assert "fields" not in reader.info()["provenance"]
-
-
-def test_parts_make_the_bytes_of_a_single_run(layout, tmp_path):
-    source = sources.load(write(tmp_path, "files"))
-    name, options = LAYOUTS[layout]
-    module = formats.get(formats.name_of(tmp_path / name))
-    config = PackConfig(shuffle=2, verify="full", check="none", options=module.Options(**options))
-    whole, merged = tmp_path / "whole" / name, tmp_path / "merged" / name
-    for out in (whole, merged):
-        out.parent.mkdir()
-    pack(source, whole, config)
-    for k in (1, 2):
-        pack(source, merged, replace(config, part=(k, 2)))
-    pack(source, merged, replace(config, merge=True))
-    assert verify(merged, source).verdict == "intact"
-    assert all_bytes(whole) == all_bytes(merged)
-
-
-def all_bytes(path):
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    return [(file.name, file.read_bytes()) for file in files]
-
-
-def test_a_blob_can_be_sent_to_another_process(out):
-    reader = formats.open(out)
-    blob = reader.blob("mask")
-    assert pickle.loads(pickle.dumps(reader)).blob("mask").read(2) == blob.read(2)
-    assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[1]
 
 
 def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):

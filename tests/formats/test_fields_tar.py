@@ -106,18 +106,6 @@ def test_all_fields_come_back_bit_by_bit_with_and_without_the_index(tmp_path, na
     assert reader.info()["bytes"] == sum(every)
 
 
-def test_a_field_is_read_by_itself_in_any_order_and_says_where_it_is(tmp_path):
-    some = list(samples())
-    path = write(tmp_path / "x.tars", some, tar.Options(max_count=2))
-    depth = tar.open(path).blob("Depth-1")
-    order = (5, 0, 3, 3)
-    assert [bytes(data) for data in depth.read_many(order)] == [some[n].blobs[2] for n in order]
-    assert [depth.size(n) for n in order] == [len(some[n].blobs[2]) for n in order]
-    where, start, stop = depth.span(5)
-    assert where == path / "shard-000002.tar"
-    assert where.read_bytes()[start:stop] == some[5].blobs[2]
-
-
 def test_more_shards_than_are_kept_open_give_a_field_too(tmp_path):
     few = [Given(f"{n}.jpg", b"x", 0, None, (b"%d" % n,)) for n in range(150)]
     path = write(tmp_path / "x.tars", few, tar.Options(max_count=1), blobs=BLOBS[:1], values=None)
