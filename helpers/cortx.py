@@ -38,9 +38,8 @@ from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.loading.plan import EpochPlan, stream_fields
 from smallfiles.loading.stream import Window
 from smallfiles.machine.ranks import Ranks, ranks
-from smallfiles.objectstore.access import Keys
+from smallfiles.objectstore.access import Keys, StoreUrl, TransferConfig
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import StoreUrl, TransferConfig
 from smallfiles.objectstore.streaming import RemoteTar
 from smallfiles.objectstore.streaming import open as open_shards
 from smallfiles.objectstore.transfer import push

@@ -19,7 +19,7 @@ from smallfiles.cli.arguments import Verbs, add_path, add_run
 from smallfiles.cli.output import in_seconds, print_json, report, say, size_of
 from smallfiles.errors import UsageError
 from smallfiles.keys import printable
-from smallfiles.objectstore.config import TransferConfig
+from smallfiles.objectstore.access import TransferConfig
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, plural, say_notes
 from smallfiles.signals import SIGNALS, held_back

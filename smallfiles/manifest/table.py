@@ -1,7 +1,9 @@
-"""The table of samples and its operations.
+"""The table of samples and its operations; shuffles, draws and picks of rows are functions of a seed.
 
-The trap: a path must be unique and must not leave its folder. So every `Manifest` is made by `from_columns`,
-which checks; operations that only pick rows do not check again. Notebook 02 teaches it.
+The traps: a path must be unique and must not leave its folder. So every `Manifest` is made by `from_columns`,
+which checks; operations that only pick rows do not check again. And `random.shuffle` and `np.random.seed`
+share hidden state with every library. A separate generator gives the same rows on each rank and each machine.
+Notebook 02 teaches it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,95 @@ import pyarrow as pa
 
 from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
 from smallfiles.digests import set_digest
-from smallfiles.errors import ManifestError, first_few
+from smallfiles.errors import ManifestError, UsageError, first_few
 from smallfiles.faults import check_files, summary_of
 from smallfiles.fields import META, check_names, name_of_first
 from smallfiles.manifest import columns as checks
-from smallfiles.manifest import picking
 from smallfiles.manifest.document import read_document, write_columns, write_flat
 from smallfiles.samples import OWN_TYPES, BlobField, ByteStore, Meta, Schema
+
+Rows = npt.NDArray[np.int64]
+
+
+def generator(seed: int) -> np.random.Generator:
+    """A separate generator; explicitly PCG64, since the default of NumPy may change."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise UsageError(
+            f"the seed {seed!r}", expected="a whole number from 0 on", next_step="Choose another seed"
+        )
+    return np.random.Generator(np.random.PCG64(int(seed)))
+
+
+def shuffled(count: int, seed: int | None) -> Rows:
+    """All rows in an order that depends on the seed alone; None keeps the stored order."""
+    if seed is None:
+        return np.arange(count, dtype=np.int64)
+    mixed: Rows = generator(seed).permutation(count).astype(np.int64, copy=False)
+    return mixed
+
+
+def checked_rows(indices: Sequence[int] | Rows, count: int) -> Rows:
+    """Rows as an array, each within the table and none twice."""
+    rows = np.asarray(indices if len(indices) else [], dtype=None if len(indices) else np.int64)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise UsageError(
+            f"rows of type {rows.dtype}", expected="a list of row numbers", next_step="Give whole numbers"
+        )
+    outside = rows[(rows < 0) | (rows >= count)]
+    if len(outside):
+        raise UsageError(
+            f"{len(outside):,} row numbers are outside: {first_few(outside, len(outside))}",
+            expected=f"numbers from 0 to {count - 1}",
+            next_step="Check the length of the manifest",
+        )
+    if len(np.unique(rows)) != len(rows):
+        raise UsageError(
+            "a row number is given twice", expected="each row once", next_step="Remove the repeats"
+        )
+    return np.asarray(rows, np.int64)
+
+
+def rows_of_rank(count: int, rank: int, world_size: int) -> Rows:
+    """Every `world_size`-th row from `rank` on."""
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"rank {rank} of {world_size}",
+            expected="a rank from 0 to one less than the number of processes",
+            next_step="Take both from SLURM_PROCID and SLURM_NTASKS",
+        )
+    return np.arange(rank, count, world_size, dtype=np.int64)
+
+
+def drawn_rows(count: int, fraction: float, seed: int, labels: Rows | None) -> npt.NDArray[np.bool_]:
+    """Mark `fraction` of the rows, of each label where labels are given.
+
+    The total is the rounded share of the whole; the shares of classes are rounded by largest remainder, so
+    that small classes are not all left out.
+    """
+    if not 0 <= fraction <= 1:
+        raise UsageError(
+            f"a fraction of {fraction}", expected="a share from 0 to 1", next_step="Give 0.1 for a tenth"
+        )
+    mixed = shuffled(count, seed)
+    drawn = np.zeros(count, dtype=np.bool_)
+    if labels is None:
+        drawn[mixed[: round(fraction * count)]] = True
+        return drawn
+    _, group, members = np.unique(labels, return_inverse=True, return_counts=True)
+    by_group = mixed[np.argsort(group[mixed], kind="stable")]
+    first = np.repeat(np.cumsum(members) - members, members)
+    place = np.arange(count) - first
+    drawn[by_group[place < np.repeat(_quotas(members, fraction), members)]] = True
+    return drawn
+
+
+def _quotas(members: Rows, fraction: float) -> Rows:
+    share = members * fraction
+    quotas: Rows = np.floor(share).astype(np.int64)
+    missing = round(fraction * int(members.sum())) - int(quotas.sum())
+    quotas[np.argsort(quotas - share, kind="stable")[:missing]] += 1
+    return quotas
+
 
 Indices = Sequence[int] | npt.NDArray[np.int64]
 
@@ -270,7 +354,7 @@ class Manifest:
         Raises:
             UsageError: A row does not exist or is named twice.
         """
-        rows = picking.checked_rows(indices, len(self))
+        rows = checked_rows(indices, len(self))
         return replace(self, table=self.table.take(from_numpy(rows)).combine_chunks())
 
     def split_off(self, fraction: float, seed: int) -> tuple[Manifest, Manifest]:
@@ -286,7 +370,7 @@ class Manifest:
             The rest, and the drawn part; both in stored order.
         """
         labels = to_numpy(self.targets) if self.target_kind == "label" else None
-        drawn = picking.drawn_rows(len(self), fraction, seed, labels)
+        drawn = drawn_rows(len(self), fraction, seed, labels)
         rest, part = self.select(np.flatnonzero(~drawn)), self.select(np.flatnonzero(drawn))
         return rest, replace(part, split="val")
 
@@ -299,11 +383,11 @@ class Manifest:
         Raises:
             UsageError: There is no such rank.
         """
-        return self.select(picking.rows_of_rank(len(self), rank, world_size))
+        return self.select(rows_of_rank(len(self), rank, world_size))
 
     def order(self, seed: int | None) -> npt.NDArray[np.int64]:
         """A shuffle of the rows that depends on the seed alone; None keeps the stored order."""
-        return picking.shuffled(len(self), seed)
+        return shuffled(len(self), seed)
 
     def shared_stems(self) -> frozenset[str]:
         """Stems (up to the first dot of the file name) that several paths share.

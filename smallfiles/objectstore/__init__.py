@@ -17,12 +17,12 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.objectstore.access import Keys as Keys
+    from smallfiles.objectstore.access import Moved as Moved
+    from smallfiles.objectstore.access import StoreUrl as StoreUrl
+    from smallfiles.objectstore.access import TransferConfig as TransferConfig
     from smallfiles.objectstore.catalog import Catalog as Catalog
     from smallfiles.objectstore.client import NoObjectError as NoObjectError
     from smallfiles.objectstore.client import Store as Store
-    from smallfiles.objectstore.config import Moved as Moved
-    from smallfiles.objectstore.config import StoreUrl as StoreUrl
-    from smallfiles.objectstore.config import TransferConfig as TransferConfig
     from smallfiles.objectstore.server import Server as Server
     from smallfiles.objectstore.server import serving as serving
     from smallfiles.objectstore.streaming import RemoteTar as RemoteTar

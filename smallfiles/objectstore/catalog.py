@@ -23,10 +23,10 @@ from smallfiles import formats
 from smallfiles.digests import SIDECAR_SUFFIX, SIDECARS, ContentDigest, adds_to, digest_file
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.keys import is_writable_name, key_problem, printable
+from smallfiles.objectstore.access import MANIFEST
 from smallfiles.objectstore.client import NoObjectError, Store
-from smallfiles.objectstore.config import MANIFEST
 from smallfiles.samples import Buffer
-from smallfiles.staging import outputs
+from smallfiles.staging import placement
 from smallfiles.staging.copying import Part
 
 _KIND = "smallfiles objects"
@@ -227,13 +227,13 @@ def _odd(got: str) -> FormatError:
     )
 
 
-def of_output(out: Path) -> tuple[Catalog, list[outputs.Member]]:
+def of_output(out: Path) -> tuple[Catalog, list[placement.Member]]:
     """The catalog of a packed output, and its files in the order of the items.
 
     Raises:
         SmallfilesError: It does not exist, is damaged, or is a tree of small files.
     """
-    found = outputs.find(out)
+    found = placement.find_output(out)
     names = {member.name for member in found.members}
     members = [each for each in found.members if not _is_digest_of_one(each.name, names)]
     items: list[Item] = []

@@ -32,11 +32,12 @@ from smallfiles.objectstore.access import (
     Failure,
     Keys,
     NoObjectError,
+    StoreUrl,
     connect,
     keys_of,
     replaced,
+    without_password,
 )
-from smallfiles.objectstore.config import StoreUrl, without_password
 from smallfiles.samples import Buffer
 from smallfiles.storage import answered
 

@@ -30,13 +30,13 @@ from smallfiles.errors import FormatError, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import index
 from smallfiles.machine.nodelocal import NodeLocal
+from smallfiles.objectstore.access import MANIFEST, PART_BYTES
 from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects
 from smallfiles.objectstore.client import NoObjectError, Store
-from smallfiles.objectstore.config import MANIFEST, PART_BYTES
 from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig
 from smallfiles.staging.copying import Folder, move, parts_of
-from smallfiles.staging.outputs import Member, Output
+from smallfiles.staging.placement import Member, Output
 from smallfiles.staging.run import Use, facts_of, once, slot_at
 from smallfiles.staging.slots import Slot
 

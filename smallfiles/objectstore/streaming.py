@@ -41,9 +41,9 @@ from smallfiles.formats.reader import TableReader
 from smallfiles.formats.table import ByteSource
 from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Locate, Shards, TarTable
+from smallfiles.objectstore.access import PART_BYTES, StoreUrl
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import PART_BYTES, StoreUrl
 from smallfiles.objectstore.node_cache import NodeCache
 from smallfiles.samples import Buffer, Reader
 from smallfiles.storage import ReadingPool

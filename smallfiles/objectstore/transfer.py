@@ -37,9 +37,7 @@ from smallfiles.errors import (
     first_few,
     writing,
 )
-from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects, of_output, read_blocks
-from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
-from smallfiles.objectstore.config import (
+from smallfiles.objectstore.access import (
     MANIFEST,
     PART_BYTES,
     Moved,
@@ -47,9 +45,11 @@ from smallfiles.objectstore.config import (
     TransferConfig,
     without_password,
 )
+from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects, of_output, read_blocks
+from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
 from smallfiles.samples import Buffer
 from smallfiles.staging.copying import Folder, LocalFiles, Part, move, parts_of
-from smallfiles.staging.outputs import Member
+from smallfiles.staging.placement import Member
 from smallfiles.storage import ReadingPool, timeout
 
 _INODES_TO_LEAVE = 100

@@ -40,10 +40,10 @@ from smallfiles.liveness import this_job
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import bytes_text, plural, progress
-from smallfiles.staging import outputs, placement
+from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig, Staged
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.outputs import Output
+from smallfiles.staging.placement import Output
 from smallfiles.staging.run import UNVERIFIED, facts_of, once, slot_at, stage_for_job
 from smallfiles.staging.slots import Slot
 from smallfiles.storage import set_timeout
@@ -96,7 +96,7 @@ def stage_broadcast(
         copy = stage_for_job(src, where, config=config)
         note = f"not broadcast, but copied by this node alone: {problem or 'the job has one node'}"
         return replace(copy, notes=(*copy.notes, note))
-    output = outputs.find(Path(src))
+    output = placement.find_output(Path(src))
     place, why = placement.choose(where, output, config)
     job = _Job(output, {"source": str(output.source), "place": str(place.path), "config": asdict(config)})
     job.receive(nodes if output.has_digests and not place.filesystem.shared else [])
@@ -117,7 +117,7 @@ def dry_run(src: Path, where: str, config: StageConfig, broadcast: bool) -> dict
         Bytes of the set, number of nodes, bytes that all nodes read from shared storage, bytes that a
         broadcast saves, and notes.
     """
-    output = outputs.find(src)
+    output = placement.find_output(src)
     place, why = placement.choose(where, output, config)
     problem, count = why_not(), int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     sent = broadcast and problem is None and output.has_digests
@@ -309,7 +309,7 @@ def _say(state: str, **more: Any) -> None:
 def _stage(order: dict[str, Any]) -> dict[str, Any]:
     config = StageConfig(**order["config"])
     set_timeout(config.storage_timeout_s)
-    output = outputs.find(Path(order["source"]))
+    output = placement.find_output(Path(order["source"]))
     (place,), _ = placement.candidates(order["place"], output.source)
     slot, copied = slot_at(place, output.key), [0]
     if order["receive"] and slot.facts() is None and locks.is_held(slot.lock, shared=False):

@@ -33,7 +33,7 @@ from smallfiles.errors import DamagedFileError, SourceError, cannot_write, writi
 from smallfiles.formats.output import write_all
 from smallfiles.progress import progress
 from smallfiles.samples import Buffer
-from smallfiles.staging.outputs import Member, Output, identity, unreadable
+from smallfiles.staging.placement import Member, Output, identity, unreadable
 from smallfiles.storage import READ_FLAGS, ReadingPool, answered, reopening
 
 PIECE_BYTES = 256 << 10

@@ -32,11 +32,10 @@ from smallfiles.locks import check, existing_folder, folder_name, private_folder
 from smallfiles.machine import nodelocal
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.progress import progress
-from smallfiles.staging import outputs, placement
+from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig, Staged
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.outputs import Output
-from smallfiles.staging.placement import folder_kind, host_kind
+from smallfiles.staging.placement import Output, folder_kind, host_kind
 from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots, sweep
 
 _SHORTEST_S, _LONGEST_S = 0.005, 0.1
@@ -153,7 +152,7 @@ def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, U
 
 def _stage_in_time(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
-    output = outputs.find(src)
+    output = placement.find_output(src)
     use, place, passed = placement.in_first(where, output, lambda place: _stage_at(place, output, config))
     path = use.slot.data / output.name
     _uses.setdefault(path, []).append(use)

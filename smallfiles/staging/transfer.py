@@ -20,10 +20,10 @@ from smallfiles.atomic import Draft, bytes_and_files_of, check_room, drafted, sw
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.progress import bytes_text
-from smallfiles.staging import outputs
+from smallfiles.staging import placement
 from smallfiles.staging.config import Staged
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.outputs import Member, Output
+from smallfiles.staging.placement import Member, Output
 from smallfiles.staging.run import UNVERIFIED
 
 _INODES_TO_LEAVE = 100
@@ -48,7 +48,7 @@ def stage_to(src: Path | str, folder: Path | str) -> Staged:
         BusyError: Another run copies to the same name.
     """
     started = time.perf_counter()
-    output = outputs.find(Path(src))
+    output = placement.find_output(Path(src))
     out = _target(output, Path(folder))
     sweep(out)
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)

@@ -17,9 +17,8 @@ from benchmarks.objectstore import free_ports, remove_sockets, seaweedfs_words
 from smallfiles import storage
 from smallfiles.cli import main
 from smallfiles.objectstore import transfer
-from smallfiles.objectstore.access import Keys
+from smallfiles.objectstore.access import Keys, StoreUrl
 from smallfiles.objectstore.client import Store
-from smallfiles.objectstore.config import StoreUrl
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 

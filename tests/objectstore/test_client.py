@@ -23,9 +23,8 @@ from helpers.cortx import make_client
 from smallfiles import storage
 from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError, SourceError, StorageError, UsageError
-from smallfiles.objectstore.access import Keys
+from smallfiles.objectstore.access import Keys, StoreUrl
 from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
-from smallfiles.objectstore.config import StoreUrl
 
 DATA = bytes(range(251)) * 21_011  # 5.3 MB whose parts all differ
 

@@ -25,8 +25,8 @@ from smallfiles import digests, formats, staging
 from smallfiles.errors import DamagedFileError, ResourceError, StorageError
 from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
 from smallfiles.objectstore import streaming
+from smallfiles.objectstore.access import MANIFEST
 from smallfiles.objectstore.catalog import of_output
-from smallfiles.objectstore.config import MANIFEST
 from smallfiles.progress import bytes_text
 from smallfiles.samples import BlobField
 from smallfiles.selection.reader import choose

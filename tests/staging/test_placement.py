@@ -11,7 +11,7 @@ from staging_tools import MIB, packed
 from smallfiles import machine
 from smallfiles.errors import ResourceError
 from smallfiles.machine import nodelocal
-from smallfiles.staging import StageConfig, outputs, placement
+from smallfiles.staging import StageConfig, placement
 
 GIB = 1 << 30
 
@@ -91,7 +91,7 @@ def test_the_sites_own_first_then_memory_and_a_system_disk_last(tmp_path, monkey
     found, passed = placement.candidates("auto", tmp_path)
     assert [str(place.path) for place in found] == ["/site", "/dev/shm", "/tmp"]
     assert passed == [f"VSC_SCRATCH_NODE=/nvme/job is on the same storage as {tmp_path.name}"]
-    output = outputs.find(packed(tmp_path / "x.arrow", 1000))
+    output = placement.find_output(packed(tmp_path / "x.arrow", 1000))
     assert "chose TMPDIR=/tmp (xfs): 53.7 GB stay free" in placement.why(found[2], output, [], reused=False)
     assert "the system disk, shared by all users" in placement.why(found[2], output, [], reused=True)
     assert "passed over: VSC" in placement.why(found[1], output, passed, reused=False)
@@ -111,7 +111,7 @@ def test_workers_are_left_their_memory(monkeypatch):
 
 
 def test_room_is_compared_with_the_copy_and_what_workers_need(tmp_path, monkeypatch):
-    output = outputs.find(packed(tmp_path / "x.arrow", 10 * MIB))
+    output = placement.find_output(packed(tmp_path / "x.arrow", 10 * MIB))
     place = local("/dev/shm", "", kind="tmpfs", free=15 * MIB)
     monkeypatch.setattr(nodelocal, "node_local", lambda *words: place)
     placement.check_room(place, output, StageConfig(leave_bytes=4 * MIB))

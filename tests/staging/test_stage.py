@@ -15,7 +15,7 @@ from smallfiles import digests, formats, locks, slowfs, staging
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
 from smallfiles.slowfs import SlowConfig
 from smallfiles.slowfs.delays import CHARGED
-from smallfiles.staging import copying, outputs
+from smallfiles.staging import copying, placement
 
 
 def test_a_copy_is_equal_private_and_goes_with_its_block(source, node):
@@ -54,7 +54,7 @@ def test_a_server_is_asked_little_and_not_one_thing_after_the_other(tmp_path, no
         asked = slow.counts()
         assert sum(asked[kind] for kind in CHARGED) <= 14
         began = time.perf_counter()
-        found = outputs.find(slow.path / folder.name)
+        found = placement.find_output(slow.path / folder.name)
         assert time.perf_counter() - began < 200 * 0.1
     assert len(found.members) == 60 and found.has_digests and found.shared
 
@@ -63,16 +63,16 @@ def test_a_digest_that_never_ends_is_not_waited_for(tmp_path):
     source = packed(tmp_path / "x.arrow", digest=False)
     os.mkfifo(f"{source}.digest.json")
     with pytest.raises(FormatError, match="no plain file"):
-        outputs.find(source)
+        placement.find_output(source)
 
 
 def test_a_folder_that_may_not_be_listed_is_asked_about_each_name(tmp_path):
     source = packed(tmp_path / "closed" / "x.arrow")
     source.with_name("x.arrow.idx").write_text("v1.2 0")
-    known = outputs.find(source)
+    known = placement.find_output(source)
     assert [member.name for member in known.members] == ["x.arrow", "x.arrow.digest.json", "x.arrow.idx"]
     source.parent.chmod(0o300)
-    assert bound_by_modes(outputs.find, source) == known
+    assert bound_by_modes(placement.find_output, source) == known
     source.parent.chmod(0o700)
 
 
@@ -218,13 +218,13 @@ def test_a_size_that_is_not_the_digests_is_refused_before_copying(source, node):
 
 def test_a_changed_digest_changes_the_key_and_so_does_a_new_time_without_one(tmp_path):
     source = packed(tmp_path / "x.arrow", 5000)
-    first = outputs.find(source).key
+    first = placement.find_output(source).key
     os.utime(source, ns=(1, 1))
-    assert outputs.find(source).key == first
+    assert placement.find_output(source).key == first
     digests.sidecar(source).unlink()
-    bare = outputs.find(source).key
+    bare = placement.find_output(source).key
     os.utime(source, ns=(2, 2))
-    assert len({first, bare, outputs.find(source).key}) == 3
+    assert len({first, bare, placement.find_output(source).key}) == 3
 
 
 def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source, node):

@@ -208,10 +208,10 @@ def test_a_place_where_anybody_may_rename_is_refused(source, node):
 
 
 def test_a_link_in_place_of_a_lock_is_not_followed(source, tmp_path, node):
-    from smallfiles.staging import outputs
+    from smallfiles.staging import placement
 
     ours = locks.private_folder(node)
-    key = outputs.find(source).key
+    key = placement.find_output(source).key
     (ours / f"{key}.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(SmallfilesError):
         staging.stage(source, node, config=ROOMY)

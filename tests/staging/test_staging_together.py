@@ -255,7 +255,7 @@ def test_a_killed_jobs_living_worker_keeps_the_copy(source, node, tmp_path):
 def test_waiting_says_for_whom_and_ends_with_a_sentence(source, node, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.01)
     folder = locks.private_folder(node)
-    key = staging.outputs.find(source).key
+    key = staging.placement.find_output(source).key
     slot = Slot(folder, key)
     held = locks.try_lock(slot.lock, shared=False)
     assert held is not None
