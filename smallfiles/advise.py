@@ -27,6 +27,7 @@ from smallfiles.folders import SourceOptions
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
 from smallfiles.manifest import Manifest
 from smallfiles.measure.cache import can_be_cold, drop
+from smallfiles.measure.counting import CALLS, requests
 from smallfiles.measure.probe import METADATA, READS
 from smallfiles.measure.record import Record
 from smallfiles.options import words
@@ -62,6 +63,7 @@ class Measured:
         stripes: Storage targets of a new file there, on Lustre; 0 if that is not known.
         cache_bytes: Memory that the training leaves to the page cache.
         files_share: Used share of the quota of files; 0 without one.
+        requests: Counted for 1,000 samples, in words; empty if the storage has no counter.
     """
 
     samples: int
@@ -77,6 +79,7 @@ class Measured:
     stripes: int = 0
     cache_bytes: int = 0
     files_share: float = 0.0
+    requests: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,11 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
             drop(Path(root) / name for name in names)
     half = len(names) // 2 or 1
     alone, until = list[float](), perf_counter() + _SECONDS
-    while len(alone) < half and perf_counter() < until:
-        began = perf_counter()
-        source.store.read_into(names[len(alone)], buffer)
-        alone.append(perf_counter() - began)
+    with requests(folder) as asked:
+        while len(alone) < half and perf_counter() < until:
+            began = perf_counter()
+            source.store.read_into(names[len(alone)], buffer)
+            alone.append(perf_counter() - began)
     began, rest = perf_counter(), names[half : half + len(alone)] or names[:1]
     with ReadingPool(_IN_FLIGHT) as pool:
         list(pool.map(lambda name: source.store.read_into(name, memoryview(bytearray(len(buffer)))), rest))
@@ -153,6 +157,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
         stripes=max(0, striping.count) if (striping := machine.striping(folder)) is not None else 0,
         cache_bytes=memory,
         files_share=limits.used_files / limits.limit_files if limits and limits.limit_files else 0.0,
+        requests="" if asked.unit == CALLS else asked.text_per_1000(len(alone)),
     )
 
 
@@ -343,6 +348,8 @@ def _reasons(found: Measured, plan: TrainingPlan) -> tuple[str, ...]:
         f"one takes {1e3 * found.alone_s:.2g} ms, {state}, {1e3 * found.together_s:.2g} ms with {_IN_FLIGHT} "
         "in flight",
     ]
+    if found.requests:
+        sentences.append(f"to read 1,000 samples as files takes {found.requests}")
     if found.decode_s:
         needs = plan.batch / plan.step_s * found.decode_s
         sentences.append(

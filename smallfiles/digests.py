@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from smallfiles.arrays import one_chunk
-from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
+from smallfiles.errors import DamagedFileError, FormatError, UsageError, of_system, refuse_shortage
 from smallfiles.fields import META, TARGETS, as_text
 from smallfiles.samples import Buffer
 from smallfiles.storage import ReadingPool, answered, reopening
@@ -204,6 +204,8 @@ class ContentDigest:
             return cls.of_record(json.loads(answered(path, _text_of, path)), str(path))
         except (OSError, ValueError, RecursionError) as error:
             refuse_shortage(error, path)
+            if isinstance(error, PermissionError):
+                raise of_system(error, f"{path} cannot be read ({error.strerror})") from error
             raise _no_digest(str(path), error) from error
 
     @classmethod

@@ -22,7 +22,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -76,6 +76,20 @@ class Requests:
             samples: How many samples the block has read.
         """
         return {kind: 1000 * count / max(samples, 1) for kind, count in self.counts.items()}
+
+    def text_per_1000(self, samples: int) -> str:
+        """Return the counts per 1,000 samples in words, with the unit and who counted."""
+        counts = {kind: round(count) for kind, count in self.per_1000(samples).items()}
+        return str(replace(self, counts=counts))
+
+    def facts(self, samples: int) -> dict[str, float | str]:
+        """Return what a record keeps of them: the counts per 1,000 samples, and who counted.
+
+        Args:
+            samples: How many samples the block has read.
+        """
+        named = {f"{kind}{PER_1000}": count for kind, count in self.per_1000(samples).items()}
+        return {**named, COUNTED_BY: self.about}
 
     @property
     def about(self) -> str:

@@ -90,6 +90,7 @@ def packed(task: Task, place: WorkerState) -> dict[str, Any]:
     import pyarrow as pa
 
     from smallfiles import sources
+    from smallfiles.measure.counting import requests
 
     source = sources.load(task.source)
     some = source.manifest.select(range(min(task.samples, len(source.manifest))))
@@ -97,10 +98,12 @@ def packed(task: Task, place: WorkerState) -> dict[str, Any]:
     total_bytes = _warm(source)
     work = _by_method(task, source) if task.careful is None else _by_us(task, source)
     pa.array([0])  # imports pandas if installed: a second that must not count for a method
-    began, cpu_began = perf_counter(), _cpu_s()
-    work()
-    seconds, cpu_s, peak_bytes = perf_counter() - began, _cpu_s() - cpu_began, status_bytes("VmHWM")
-    costs = {"cpu_s": cpu_s, "peak_above_interpreter_bytes": peak_bytes - place.began_bytes}
+    with requests(task.source) as asked:
+        began, cpu_began = perf_counter(), _cpu_s()
+        work()
+        seconds, cpu_s, peak_bytes = perf_counter() - began, _cpu_s() - cpu_began, status_bytes("VmHWM")
+    costs: dict[str, Any] = {"cpu_s": cpu_s, "peak_above_interpreter_bytes": peak_bytes - place.began_bytes}
+    costs |= asked.facts(len(some))
     return {"samples": len(some), "bytes": total_bytes, "seconds": seconds, "extra": costs}
 
 

@@ -26,7 +26,7 @@ from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.config import BenchConfig, Cache, ReadOrder
-from smallfiles.measure.counting import COUNTED_BY, PER_1000, requests
+from smallfiles.measure.counting import requests
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.record import Result
 from smallfiles.samples import Buffer
@@ -154,9 +154,8 @@ def _read_all(target: Target, indices: list[int], sums: dict[str, int]) -> Outco
         began = perf_counter()
         read_bytes, sums[target.name] = hashed(reader.read, indices)
         seconds = perf_counter() - began
-    per_1000 = {f"{kind}{PER_1000}": count for kind, count in asked.per_1000(len(indices)).items()}
     to_open = {f"{kind}_to_open": count for kind, count in opening.counts.items()}
-    more = {"open_s": open_s, **per_1000, **to_open, COUNTED_BY: asked.about}
+    more = {"open_s": open_s, **to_open, **asked.facts(len(indices))}
     return Outcome(len(indices), read_bytes, seconds, more)
 
 

@@ -373,6 +373,7 @@ def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing(tiny_fol
     assert [r.name for r in result.records] == ["concatenation", "tar, bare", "tar, hashed and verified"]
     for one in result.records:
         assert one.samples == 20 and 0 < one.extra["cpu_s"] < 60
+        assert one.extra["opens_per_1000"] >= 1000 and "system calls" in one.extra["requests_counted_by"]
         assert one.extra["peak_above_interpreter_bytes"] > 0
         assert ratio(one, result.records[0]).median > 0
 

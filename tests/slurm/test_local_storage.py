@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ import moosefs
 
 from smallfiles import cli, formats, measure
 from smallfiles.machine.filesystems import filesystem
+from smallfiles.measure.methods import Task, packed
+from smallfiles.measure.workers import WorkerState
 from smallfiles.sources import synthetic
 
 COUNT = 120
@@ -28,6 +31,20 @@ def lab(tmp_path_factory):
     yield found
     found.close()
     assert not found.home.exists() and str(found.home) not in Path("/proc/self/mounts").read_text()
+
+
+def test_advise_and_a_measurement_of_packing_say_what_a_sample_asks_of_the_storage(lab, capsys, tmp_path):
+    folder = lab.clients[0] / "advised"
+    synthetic.make(folder, "folder", count=COUNT, classes=3, size=(40, 32))
+    assert cli.main(["advise", str(lab.clients[1] / "advised"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["measured"]["requests"]
+    lookups, opens = (
+        int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:look-ups|opens)", said)
+    )
+    assert lookups >= 1000 and opens >= 1000 and "counted by the MooseFS client" in said
+    task = Task("concatenation", None, lab.clients[1] / "advised", tmp_path / "x", COUNT, "")
+    counted = packed(task, WorkerState())["extra"]
+    assert counted["metadata_per_1000"] >= 2000 and "MooseFS" in counted["requests_counted_by"]
 
 
 def test_an_epoch_of_plain_files_asks_the_metadata_server_for_each_and_packed_ones_do_not(lab):
