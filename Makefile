@@ -87,14 +87,14 @@ kernel: setup ## register the environment as a Jupyter kernel of this user (Jupy
 site: setup-dev ## the course as a web page in site_output/html, all notebooks executed (ten minutes; later runs one)
 	$(py) tools/build_site.py $(if $(DRAFT),--no-execute)
 
-release: setup-dev ## build sdist and wheel into dist/, check them, try them on each Python here (PYTHONS=, LOWEST=1)
+release: setup-dev ## sdist, wheel, executed notebooks and slides in dist/; tries the packages on each Python (PYTHONS=, LOWEST=1)
 	$(py) tools/release.py $(if $(LOWEST),--lowest)
 
 lock: setup-dev ## resolve the newest versions into requirements.lock
 	$(py) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
 
-slides: setup-dev ## slides of all notebooks in site_output/slides.html, for a browser or as PDF
+slides: setup-dev ## slides of each plan of the instructor guide in site_output/slides, with figures and speaker notes
 	$(py) tools/build_slides.py
 
 preflight: setup ## all that the week before a course asks, in one report (SITE=NAME with Slurm)

@@ -42,5 +42,6 @@ def start(notebook: str, size: str | int | None = None) -> Setup:
     check_kernel()
     setup = set_up(notebook, size)
     worksheet.keep_times(not setup.is_busy)
+    show.break_between_words()
     show.say(setup.summary())
     return setup

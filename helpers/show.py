@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CSS_DPI = 96
+_BETWEEN_WORDS = (
+    "<style>.jp-OutputArea-output pre {word-break: normal !important; overflow-wrap: anywhere}</style>"
+)
 
 
 class HasCommandLine(Protocol):
@@ -26,6 +29,12 @@ class HasCommandLine(Protocol):
 
     def to_cli(self, *paths: str) -> str:
         """The command that does the same run."""
+
+
+def break_between_words() -> None:
+    """Let JupyterLab break the long lines of all outputs between words; it breaks them anywhere."""
+    if "IPython" in sys.modules:
+        _show({"text/html": _BETWEEN_WORDS, "text/plain": ""})
 
 
 def say(markdown: str) -> None:

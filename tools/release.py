@@ -1,9 +1,9 @@
 """Build the sdist and the wheel into dist/, check them and try them. `make release` calls it.
 
-Each is installed into an empty environment of each Python at hand, with the pinned versions of the core, and
-used from outside the clone. Names that are new are added to docs/public_names.txt; one that went needs a
-line in CHANGELOG.md. PYTHONS="/path/to/python3.12 …" names more Pythons than those on PATH.
-
+The executed notebooks and the slides are put beside them, as two zip files. Each package is installed into
+an empty environment of each Python at hand, with the pinned versions of the core, and used from outside the
+clone. Names that are new are added to docs/public_names.txt; one that went needs a line in CHANGELOG.md.
+PYTHONS="/path/to/python3.12 …" names more Pythons than those on PATH.
 """
 
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
@@ -23,6 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+import build_site  # noqa: E402
+import build_slides  # noqa: E402
 
 from smallfiles import __version__  # noqa: E402
 from smallfiles.cli import flags_of_verbs  # noqa: E402
@@ -122,6 +125,23 @@ def faults(sdist: Path, wheel: Path) -> list[str]:
     return said + [f"{name} is missing" for name in lacks]
 
 
+def course() -> list[Path]:
+    """Write the executed notebooks and the slides into dist/, a zip file each."""
+    kept = build_site.OUT / "executed"
+    with tempfile.TemporaryDirectory(prefix="release-") as folder:
+        shutil.copytree(ROOT / "notebooks" / "pictures", Path(folder, "notebooks", "pictures"))
+        for path in ROOT.glob("notebooks/*.ipynb"):
+            text = build_site.executed(path, kept / path.name).read_text(encoding="utf-8")
+            Path(folder, "notebooks", path.name).write_text(build_site.anonymous(text), encoding="utf-8")
+        Path(folder, "slides").mkdir()
+        for name, text in build_slides.build(ROOT, kept).items():
+            Path(folder, "slides", name).write_text(text, encoding="utf-8")
+        return [
+            Path(shutil.make_archive(str(DIST / f"smallfiles-{__version__}-{kind}"), "zip", folder, kind))
+            for kind in ("notebooks", "slides")
+        ]
+
+
 def pythons() -> dict[str, Path]:
     """One of each version at hand."""
     found: dict[str, Path] = {}
@@ -204,6 +224,8 @@ def main() -> int:
             _run(*UV, "pip", "compile", "--quiet", "--no-annotate", *ours, ROOT / "pyproject.toml")
         for file in (wheel,) if lowest else (wheel, sdist):
             print(f"Python {version}, {file.name}: {try_out(python, file, pins)}", flush=True)
+    if not lowest:
+        print("the course:", *course())
     print("not tried, since they are not at hand:", ", ".join(sorted({*VERSIONS} - {*here})) or "none")
     return 0
 

@@ -85,7 +85,7 @@ setup = start("00")
 # medium-sized cluster. They are orders of magnitude, and [notebook 11](11_choose_a_format.ipynb) says where they come
 # from.
 
-# %%
+# %% tags=["slide"]
 gpus_need = 4 * 64 / 0.05  # a node has 4 GPUs, and each needs 64 images for a step of 0.05 s
 cpus_decode = 32 / 0.003  # a node has 32 workers, and each needs 0.003 s to decode an image
 
@@ -93,7 +93,7 @@ image_s = 110_000 / 0.7e9  # seconds in which a target reads an image of 110 kB,
 request_s = 0.0005  # seconds that a target needs in addition for each request
 storage = {  # images per second that the storage can deliver to all nodes together
     "files, busy metadata server": 5_000 / 2,  # other users leave you 5,000 requests per second
-    "files (idle server) or packed file": 24 / (image_s + request_s),  # 24 targets, one request per image
+    "files (idle server) or packed file": 24 / (image_s + request_s),  # 24 targets, one request
     "tar shards": 24 / (image_s + request_s / 10),  # one request for ten images
 }
 print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode:,.0f}.")
@@ -110,7 +110,7 @@ guess = None  # your guess, nodes that tar shards feed: for example 100
 # The *folded* cell draws the map of limits, and marks how many images this machine can decode.
 # [Notebook 11](11_choose_a_format.ipynb) shows the code and explains it.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import matplotlib.pyplot as plt
 
 from smallfiles import machine
@@ -145,7 +145,7 @@ show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:
 #
 # The same numbers tell how busy the GPUs are at most:
 
-# %%
+# %% tags=["slide"]
 storage["a copy on each node"] = float("inf")  # nothing is shared
 print(f"{'GPUs are busy at most':34}", *(f"{n:>4} node{'s' * (n > 1)}" for n in (1, 10, 100)))
 for name, rate in storage.items():
@@ -199,7 +199,7 @@ print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 # %%
 guess = None  # your guess: "installed", "for this kernel", or "both"
 
-# %%
+# %% tags=["slide"]
 allowed = os.sched_getaffinity(0)
 os.sched_setaffinity(0, {min(allowed)})  # one CPU for this thread and for what it starts
 print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
@@ -247,7 +247,7 @@ machine_report.draw(picture)
 # %%
 guess = None  # your guess, photos: for example 20_000_000
 
-# %%
+# %% tags=["slide"]
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
 file_bytes = 100_000  # change me: the size of a file
 
@@ -305,8 +305,9 @@ print(*sorted(paths), sep="\\n")
 
 
 def files_opened_by(module):
-    """Return the files that a fresh Python opens to import a module, and the libraries that it maps."""
-    end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
+    """Return the files that a fresh Python opens, and the libraries that it maps, for an import."""
+    command = [sys.executable, "-c", COUNT, module]
+    end = subprocess.run(command, capture_output=True, text=True, check=True)
     paths = end.stdout.splitlines()
     return [path for path in paths if os.path.isfile(path) and not path.startswith("/proc/")]
 
@@ -317,7 +318,7 @@ def files_opened_by(module):
 # %%
 guess = None  # your guess, files: for example 100
 
-# %%
+# %% tags=["slide"]
 modules = ("torch", "numpy", "json")  # change me: add a module that your training imports
 
 counts = {f"import {module}": len(files_opened_by(module)) for module in modules}
@@ -354,8 +355,8 @@ for name, number in files.items():
 # *Optional, 3 minutes, if you are new to notebooks.* The *kernel* behind this page keeps all variables until it ends. It
 # does not know where a cell stands on the page. It only knows the order in which you run the cells.
 #
-# > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
-# > times? What does it show if you then run the first cell again, and the second cell once more?
+# The next two cells start a counter and increase it. What does the second cell show if you run it three
+# times? What does it show if you then run the first cell again, and the second cell once more?
 
 # %%
 counter = 0
@@ -390,13 +391,13 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown]
 # The circle means that you have not tried anything yet. Now we fill the gap.
 #
-# > **Predict.** What does the next function return for 96 files in 4 folders, and what should it return?
+# What does the next function return for 96 files in 4 folders, and what should it return?
 
 # %%
 guess = None, None  # your guesses: what it returns, what it should return
 
 
-# %% tags=["raises-exception"]
+# %% tags=["slide", "raises-exception"]
 def inodes_of_a_copy(files: int, folders: int) -> int:
     return files
 

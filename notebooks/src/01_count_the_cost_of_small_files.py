@@ -59,10 +59,7 @@ from smallfiles.progress import bytes_text
 #
 # The demo set has 400 images in ten folders. With the folder that contains the ten, it needs 411 inodes.
 #
-# > **Predict.** How many inodes does the Python environment of this course need: about 500, 5,000, or 50,000?
-
-# %%
-guess = None  # your guess: inodes of the environment
+# How many inodes does the Python environment of this course need: about 500, 5,000, or 50,000?
 
 # %%
 most = 5_000 if setup.shared else 1_000_000  # stop early on a file system that others use
@@ -81,13 +78,12 @@ def walk(root):
     return np.array(list(found.values())), folders
 
 
-# %%
+# %% tags=["slide"]
 for name, root in {"demo set": setup.folder(), "environment": sys.prefix}.items():
     files, folders = walk(root)
     size, allocated = (bytes_text(total) for total in files.sum(axis=0))
     count = f"{'at least ' * (len(files) > most)}{len(files) + folders:,}"
     print(f"{name:12} {count:>6} inodes, {size} of data, {allocated} on disk")
-print("your guess  ", guess)
 
 # %% [markdown]
 # The environment alone needs tens of thousands of inodes. Compare the number with your quota of files.
@@ -109,7 +105,7 @@ def occupied(file_bytes, unit):
 # %% [markdown]
 # The folded cell draws the result for all units from 512 B to 4 MiB. The dotted lines mark units of common file systems.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 units = [512 << shift for shift in range(14)]
 real = {"ext4, Lustre (ldiskfs)": 4 << 10, "GPFS 5": 8 << 10, "GPFS 4": 128 << 10}  # GPFS with blocks of 4 MiB
 shown = {"environment": files[:, 0], f"a file of {mine:,} bytes": np.full(1, mine)}
@@ -149,7 +145,7 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; GPFS (Stora
 # %%
 guess = None  # your guess: look-ups and opens together
 
-# %%
+# %% tags=["slide"]
 from smallfiles import measure, slowfs
 
 source, folder = setup.source(), setup.folder()
@@ -203,7 +199,7 @@ def timed(call, items):
 
 paths = [str(folder / path) for path in source.manifest.paths.to_pylist()[:200]]
 buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
-os.close(os.dup2(0, 1_000))  # use descriptor 1,000 once, so that Linux makes room for so many before we time
+os.close(os.dup2(0, 1_000))  # Linux makes room for 1,000 open files before we time
 
 # %% [markdown]
 # A *warm* read finds the bytes in memory, in the kernel's *page cache*. For a *cold* read we first ask the kernel to
@@ -235,8 +231,8 @@ for _ in range(5):
 # %% [markdown]
 # The folded cell draws a histogram of each call. The dot on the right is the slowest call.
 
-# %% jupyter={"source_hidden": true}
-times = {name: seconds for name, seconds in times.items() if seconds}  # some file systems cannot be cold
+# %% tags=["slide"] jupyter={"source_hidden": true}
+times = {name: seconds for name, seconds in times.items() if seconds}  # perhaps none is cold
 open_s = np.median(times["open"])
 state = "cold" if "read, cold" in times else "warm"
 longer = float(f"{np.median(times[f'read, {state}']) / open_s:.2g}")
@@ -262,7 +258,8 @@ guess_s, guess_hours = None, None  # your guesses: seconds here, hours there
 # %%
 images, request_s = 1_281_167, 0.002  # change me: the time of a request on your cluster
 show.say(f"Here, with known names: **{images * open_s:,.0f} s**; your guess: {guess_s}.")
-show.say(f"There: **{images * 2 * request_s / 3600:.1f} hours**, without a single byte; your guess: {guess_hours}.")
+hours = images * 2 * request_s / 3600
+show.say(f"There: **{hours:.1f} hours**, without a single byte; your guess: {guess_hours}.")
 
 # %% [markdown]
 # The 2 ms are an assumption. *On the cluster*, below, measures your value.
@@ -278,7 +275,8 @@ def write_both(size):
     """Write the same bytes into many small files and into one large file."""
     folder = setup.scratch / f"{size}"
     folder.mkdir(exist_ok=True)
-    pieces = [folder / f"{n}.bin" for n in range(max(8, min(16 if setup.shared else 128, 16_000_000 // size)))]
+    count = max(8, min(16 if setup.shared else 128, 16_000_000 // size))
+    pieces = [folder / f"{n}.bin" for n in range(count)]
     for piece in pieces:
         piece.write_bytes(os.urandom(size))
     large = folder / "large"
@@ -309,7 +307,7 @@ def read_one(large, size):
 # First we count. The next cell writes 128 pieces of 10 kB as files and as one large file. Then it reads both through
 # `slowfs`.
 
-# %%
+# %% tags=["slide"]
 pieces, large = write_both(10_000)
 for way, files in {"many files": pieces, "one file": [large]}.items():
     with slowfs.open_slow(setup.scratch, slowfs.SlowConfig(latency_s=0)) as storage:
@@ -333,7 +331,7 @@ for way, files in {"many files": pieces, "one file": [large]}.items():
 guess = None  # your guess: bytes
 wait_s, rate = 0.004, 1e9  # change me: seconds to wait for a file, bytes per second of your storage
 
-# %%
+# %% tags=["slide"]
 sizes = np.geomspace(1e3, 1e8, 101)  # bytes of a file
 bytes_s = sizes / rate  # seconds until the bytes of a file have arrived
 relative = bytes_s / (wait_s + bytes_s)  # speed of many files, if one large file has speed 1
@@ -343,7 +341,7 @@ fig, ax = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
 ax.semilogx(sizes, relative)
 ax.axhline(0.5, color="grey", ls=":")
 ax.plot(half, 0.5, "o", color="black")
-ax.annotate(f"half the speed at {bytes_text(half)}", (half, 0.5), (-8, 8), textcoords="offset points", ha="right")
+ax.annotate(f"half the speed at {bytes_text(half)} ", (half, 0.53), ha="right")
 if guess:
     ax.axvline(guess, color="crimson", ls="--", label="your guess")
     ax.legend()
@@ -351,7 +349,7 @@ ax.set_xticks(10.0 ** np.arange(3, 9), ["1 kB", "10 kB", "100 kB", "1 MB", "10 M
 ax.set(xlabel="size of a file", ylabel="speed, relative to one large file", ylim=(0, 1.05))
 title = f"Files below {bytes_text(half)} are read at less than half the speed of one large file"
 ax.set_title(title, loc="left", fontweight="bold", fontsize=11)
-show.figure(fig, alt=f"Line chart. {title}. Computed for {1e3 * wait_s:g} ms per file and {bytes_text(rate)}/s.")
+show.figure(fig, alt=f"{title}. Computed for {1e3 * wait_s:g} ms per file, {bytes_text(rate)}/s.")
 
 # %% [markdown]
 # This is the **rule**: a file is small if, in the time that it takes to open it, the storage could deliver more bytes than
@@ -412,13 +410,13 @@ show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {
 # We simulate storage with 4 metadata servers. Each takes 2 ms for a request and processes one at a time. All other requests
 # queue. The simulation needs no clock: it only computes when each request is answered.
 
-# %%
+# %% tags=["slide"]
 import heapq
 
 
 def opening_s(files, in_flight, servers, latency_s):
     """Return the seconds until all files are open, computed one request at a time."""
-    thread_free, server_free = [0.0] * in_flight, [0.0] * servers  # the time at which each is free again
+    thread_free, server_free = [0.0] * in_flight, [0.0] * servers  # when each is free again
     for _ in range(2 * files):  # a look-up and an open for each file
         sent = heapq.heappop(thread_free)  # the first free thread sends the next request
         begun = max(sent, heapq.heappop(server_free))  # it waits until a server is free
@@ -440,7 +438,7 @@ storage = slowfs.SlowConfig(latency_s=0.002, servers=4)  # change me: your serve
 
 # %%
 def your_rate(in_flight, storage):
-    return 1 / storage.latency_s  # change me: use in_flight, storage.servers, and the 2 requests of a file
+    return 1 / storage.latency_s  # change me: in_flight, storage.servers, 2 requests per file
 
 
 # %%
@@ -467,7 +465,7 @@ def read_all(store, in_flight):
         return len(list(reads))
 
 
-def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # few, if others use the same server
+def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # fewer if others use it
     ways = {str(k): partial(read_all, store, k) for k in counts if k <= most}
     result = measure.compare(ways, rounds=7, unit="files", before=before)
     return {int(k): result.rates_per_s(k) for k in result.runs}
@@ -479,14 +477,15 @@ if cache.can_be_cold(folder):
     drop = partial(cache.drop, [folder / name for name in names], clean=True)
     found["here, cold cache"] = rates_in_flight(source.store, drop)
 with slowfs.open_slow(folder, storage) as slow:
-    found["slow mount"] = rates_in_flight(slow.store, most=64)  # it sends on only what its servers process
+    found["slow mount"] = rates_in_flight(slow.store, most=64)  # its servers limit what it sends on
 
 # %% [markdown]
 # The folded cell draws the simulation, your formula and the measured rates. It notes the rate of this machine on a
 # *worksheet*, which notebooks 11 and 14 use.
 
-# %% jupyter={"source_hidden": true}
-measured = np.median(found["slow mount"][enough]) / limit if enough in found["slow mount"] else np.nan
+# %% tags=["slide"] jupyter={"source_hidden": true}
+mounted = found["slow mount"]
+measured = np.median(mounted[enough]) / limit if enough in mounted else np.nan
 title = f"{enough} opens in flight are enough for {storage.servers} servers: {limit:,.0f} files/s, of which the mount reached {measured:.0%}"
 axes = {"x": "opens in flight", "y": "files per second", "log": "xy", "ideal": "simulation"}
 mine = {"your formula": {k: your_rate(k, storage) for k in counts}, "simulation": simulated}

@@ -71,9 +71,9 @@ manifest.table.slice(0, 2).to_pylist()
 # We look at data in four layouts. Three of them are ways to distribute ImageNet: sorted into one folder per class, the
 # download from Kaggle, and the official tar files. The fourth is Flickr30K, whose photographs have captions.
 #
-# > **Predict.** In which of the four does the path of a validation image contain its class or its caption?
+# In which of the four does the path of a validation image contain its class or its caption?
 
-# %%
+# %% tags=["slide"]
 for layout, data in setup.data.items():
     found = setup.source(layout, split=None if data.layout == "real" else "val")
     print(f"{found.kind}: {len(found.manifest)} samples, first {found.manifest.path(0)}")
@@ -91,7 +91,7 @@ for layout, data in setup.data.items():
 # a delimiter is missing. To compare the two, we make a manifest from each, and print its *digest*, which is a fingerprint of
 # all paths and targets.
 #
-# > **Predict.** Do the two files describe the same data set?
+# Do the two files describe the same data set?
 
 # %%
 flickr = setup.path("flickr30k")
@@ -109,9 +109,9 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # A digest identifies a data set. We make two copies of the manifest. In the first copy we shuffle the rows, and in the second
 # copy we change one label.
 #
-# > **Predict.** Which copy still has the same digest (prints `True`)?
+# Which copy still has the same digest (prints `True`)?
 
-# %%
+# %% tags=["slide"]
 shuffled = manifest.select(manifest.order(seed=1))
 labels = manifest.targets.to_pylist()
 changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:]])
@@ -147,10 +147,12 @@ from smallfiles import measure
 
 
 def names_and_sizes():
-    return [os.stat(f"{folder}/{name}").st_size for folder, _, names in os.walk(source.root) for name in names]
+    tree = os.walk(source.root)
+    return [os.stat(f"{folder}/{name}").st_size for folder, _, names in tree for name in names]
 
 
-walks = {"walk, names and sizes": names_and_sizes, "walk, names only": lambda: list(os.walk(source.root))}
+walks = {"walk, names and sizes": names_and_sizes}
+walks["walk, names only"] = lambda: list(os.walk(source.root))
 
 # %% [markdown]
 # The folded cell counts the requests of both walks here, and scales them to ImageNet.
@@ -247,7 +249,7 @@ accuracy = {name: (np.asarray(labels) == right).mean() for name, labels in guess
 for name, share in accuracy.items():
     print(f"label = {name:10} agrees with the folders for {share:6.1%} of the images")
 chance = 1 / len(by_folder.classes)
-print(f"your guess for ID - 1: {guess}; chance among {len(by_folder.classes)} classes: {chance:.1%}")
+print(f"your guess for ID - 1: {guess}; chance of {len(by_folder.classes)} classes: {chance:.1%}")
 
 # %% [markdown]
 # <details>
@@ -263,7 +265,7 @@ print(f"your guess for ID - 1: {guess}; chance among {len(by_folder.classes)} cl
 #
 # To find out which order a manifest uses, look at images whose label you know. `check_label_order` does this:
 
-# %%
+# %% tags=["slide"]
 names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
 for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs of images 1 to 4
     print(labels, "→", imagenet.check_label_order(Manifest.from_columns(names, labels)))
@@ -277,7 +279,7 @@ for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs
 # *Optional, 5 minutes.* A manifest can also have a short form, `{path: label}`. People write such files by hand, and make
 # mistakes.
 #
-# > **Predict.** Which of these eight files does `json.loads` refuse?
+# Which of these eight files does `json.loads` refuse?
 
 # %%
 suspects = [
@@ -324,7 +326,7 @@ for text in suspects:
 # copies a *page* of 4 kB only when one of the processes writes to it. The workers only read the list of samples, so the list
 # should not need any more memory. Does it?
 
-# %%
+# %% tags=["slide"]
 from torch.utils.data import Dataset
 
 
@@ -392,7 +394,8 @@ from pathlib import Path
 
 def private_mb():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1e6
+    kb = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")]
+    return 1024 * sum(kb) / 1e6
 
 
 # %% [markdown]
@@ -408,7 +411,7 @@ guess = None  # your guess: megabytes per worker, for the list of paths
 # The folded cell runs four workers with each of the three classes, and draws what each worker has copied. Python's garbage
 # collector also writes to objects, so we turn it off. In a real training, even more is copied.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import numpy as np
 
 from helpers.experiments.nb02 import copied_by_workers
@@ -454,15 +457,14 @@ show.say(
 # Python, and the data set is *pickled*, which means that it is converted to bytes and sent to each of them. We count the
 # bytes.
 #
-# > **Predict.** How many megabytes are sent to 8 workers for the list of paths?
+# How many megabytes are sent to 8 workers for the list of paths?
 
 # %%
 import pickle
 
-guess = None  # your guess: MB sent to 8 workers
 for name, dataset in datasets.items():
-    print(f"{name:14} {8 * len(pickle.dumps(list(vars(dataset).values()))) / 1e6:6.1f} MB for 8 workers")
-print("your guess    ", guess)
+    sent = 8 * len(pickle.dumps(list(vars(dataset).values())))
+    print(f"{name:14} {sent / 1e6:6.1f} MB for 8 workers")
 
 # %% [markdown]
 # Columns must be sent, too. They only avoid the copies of forked workers.
@@ -518,13 +520,13 @@ for method, workers, length in [(m, n, k) for m in ("fork", "spawn") for n, k in
 # %%
 guess = None, None  # your guess: classes in one piece, classes in turn
 
-# %%
+# %% tags=["slide"]
 processes = 4  # change me
 train, val = manifest.split_off(0.1, seed=0)
 labels = np.sort(train.targets)  # class by class, as a walk finds them
 ways = {
     "In one piece": np.array_split(labels, processes),
-    "In turn": [labels[rank::processes] for rank in range(processes)],  # rows rank, rank + processes, …
+    "In turn": [labels[rank::processes] for rank in range(processes)],
 }
 for name, pieces in ways.items():
     print(f"{name}, classes of each process:", *(len(np.unique(piece)) for piece in pieces))
@@ -533,7 +535,7 @@ print("your guess:", *guess, f"(rows: {len(train)} to train, {len(val)} to valid
 # %% [markdown]
 # The folded cell draws the rows of each process. The colour is the class.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 from smallfiles.measure.drawing import empty_figure, styled, wrapped
 
 seen = sorted({len(np.unique(piece)) for piece in ways["In one piece"]})

@@ -69,7 +69,8 @@ flickr = setup.source("flickr30k", split="all")
 rows = []
 for index in range(6):
     key = flickr.manifest.path(index)
-    rows.append({"key": key, "captions": flickr.manifest.target(index), "data": (flickr.root / key).read_bytes()})
+    data, captions = (flickr.root / key).read_bytes(), flickr.manifest.target(index)
+    rows.append({"key": key, "captions": captions, "data": data})
 rows[0]["captions"][:2]
 
 # %% [markdown]
@@ -80,7 +81,7 @@ rows[0]["captions"][:2]
 #
 # We write six rows in two batches.
 
-# %%
+# %% tags=["slide"]
 small = setup.scratch / "six.arrow"
 with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as writer:
     for first in (0, 3):
@@ -93,8 +94,8 @@ with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as write
 payload = sum(len(row["data"]) for row in rows)
 content = small.read_bytes()
 reader = pa.ipc.open_file(pa.memory_map(str(small)))
-print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends with {content[-6:]}")
-print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
+print(f"{len(content) / payload - 1:.1%} larger; from {content[:6]} to {content[-6:]}")
+print(reader.num_record_batches, "batches; the second:", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
 # How does a program find a row? Near the end of the file is the *footer*, which contains the position of each record batch. The
@@ -144,11 +145,11 @@ from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
-packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # a new folder, so this cell can run twice
+packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # new whenever this cell runs
 config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
 reader = formats.open(packed)
-samples, labels = list(reader), reader.table(["label"])["label"]  # key, bytes and label of each image, in memory
+samples, labels = list(reader), reader.table(["label"])["label"]  # all images, in memory
 
 # %% [markdown]
 # `watched` counts copies: `read` is the number of bytes that were read by system calls, and `arrow` is the memory that Arrow
@@ -157,7 +158,7 @@ samples, labels = list(reader), reader.table(["label"])["label"]  # key, bytes a
 # > **Predict.** We ask for one batch of 64 images, which has about 7 MB. How much does each way of opening copy: all of it,
 # > 0.1 MB, or almost nothing?
 
-# %%
+# %% tags=["slide"]
 from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
@@ -169,18 +170,19 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
 # The `OSFile` copied the whole batch. The memory map copied almost nothing. It returned a *view*, which consists of positions
 # in the file.
 #
-# > **Predict.** Suppose that the file is compressed with zstd. Is a batch from the memory map still a view?
+# Suppose that the file is compressed with zstd. Is a batch from the memory map still a view?
 #
 # **Your turn.** Run the cell as it is. Then run it with `"zstd"`:
 
 # %%
-again, options = setup.scratch / "again.arrow", pa.ipc.IpcWriteOptions(compression=None)  # change me: "zstd"
+options = pa.ipc.IpcWriteOptions(compression=None)  # change me: "zstd"
+again = setup.scratch / "again.arrow"
 everything = pa.ipc.open_file(pa.memory_map(str(packed))).read_all()
-with pa.OSFile(str(again), "wb") as file, pa.ipc.new_file(file, everything.schema, options=options) as writer:
+with pa.ipc.new_file(str(again), everything.schema, options=options) as writer:
     writer.write_table(everything)
 with watched() as moved:
     pa.ipc.open_file(pa.memory_map(str(again))).get_batch(2)
-print(f"{bytes_text(again.stat().st_size)}; a batch from the map allocates {bytes_text(moved.arrow)}")
+print(f"{bytes_text(again.stat().st_size)}; a batch of the map allocates {bytes_text(moved.arrow)}")
 
 # %% [markdown]
 # <details>
@@ -218,7 +220,7 @@ files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # change me: 
 #
 # Each image is hashed, because a view alone does not read any bytes.
 
-# %%
+# %% tags=["slide"]
 import random
 
 import xxhash
@@ -226,9 +228,9 @@ import xxhash
 order = random.Random(0).sample(range(len(samples)), len(samples))
 
 
-def by_get_batch(file, rows_per_batch):
+def by_get_batch(file, rows):
     batches = pa.ipc.open_file(file)
-    return lambda index: batches.get_batch(index // rows_per_batch)["data"][index % rows_per_batch].as_buffer()
+    return lambda index: batches.get_batch(index // rows)["data"][index % rows].as_buffer()
 
 
 def read_all(read):
@@ -262,10 +264,11 @@ for (way, count), read in reads.items():
             read(index)
     copied.setdefault(way, {})[count] = moved.read / sum(len(samples[index].data) for index in some)
 
-# %%
-title = f"With 64 rows per batch, an OSFile copies {copied['get_batch, OSFile'][64]:.0f} images to read one"
-axes = {"x": "rows per record batch", "y": "images copied per image read", "log": "x", "counted": True}
-figures.lines(copied, title, **axes)
+# %% tags=["slide"]
+many = copied["get_batch, OSFile"][64]
+title = f"With 64 rows per batch, an OSFile copies {many:.0f} images to read one"
+axes = {"x": "rows per record batch", "y": "images copied per image read", "log": "x"}
+figures.lines(copied, title, counted=True, **axes)
 
 # %% [markdown]
 # `get_batch` of an `OSFile` always copies the whole batch, so it copies more with each additional row. The memory map copies
@@ -344,7 +347,7 @@ guess = None  # your guess: kB for one image
 # %% [markdown]
 # The folded cell drops the file from the cache, reads one image, and counts the bytes that the disk delivers.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import os
 import shutil
 
@@ -437,13 +440,10 @@ class ArrowImages(Dataset):
         return batch["data"][0].as_buffer(), batch["label"][0].as_py()
 
 # %% [markdown]
-# > **Predict.** The parent reads an image before the workers start. How often does a worker open the file if your line is
-# > `if self.process is None:`? Try it, too.
+# The parent reads an image before the workers start. How often does a worker open the file if your line is
+# `if self.process is None:`? Try it, too.
 
-# %%
-guess = None  # your guess: times that a worker opens the file
-
-
+# %% tags=["slide"]
 def total_bytes(batch):  # runs in the worker; decoding would go here
     return sum(len(data) for data, _ in batch), get_worker_info().dataset.opened
 
@@ -453,7 +453,7 @@ settings = {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebo
 dataset[0]  # the parent has read an image, too
 sizes, opened = zip(*DataLoader(dataset, 32, shuffle=True, collate_fn=total_bytes, **settings))
 print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} batches")
-print("times that a worker opened the file (1 is right):", max(opened) - dataset.opened, "; your guess:", guess)
+print("opened by a worker (once is right):", max(opened) - dataset.opened)
 
 # %% [markdown]
 # <details>
@@ -476,7 +476,7 @@ print("times that a worker opened the file (1 is right):", max(opened) - dataset
 # *Optional, 6 minutes.* A packing job may be killed when it reaches its time limit. The folded cell runs `pack` in another
 # process, and kills this process as soon as bytes appear.
 #
-# > **Predict.** What does a listing of the folder show afterwards: a short file, a damaged file, or nothing?
+# What does a listing of the folder show afterwards: a short file, a damaged file, or nothing?
 
 # %% jupyter={"source_hidden": true}
 import subprocess

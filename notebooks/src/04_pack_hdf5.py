@@ -115,7 +115,8 @@ write_vlen(samples, vlen)
 write_blob(samples, blob)
 for path in (vlen, blob):
     with h5py.File(path) as file:
-        print(path.name, *(f"  {name} {item.shape} {item.dtype}" for name, item in file["train"].items()))
+        for name, item in file["train"].items():
+            print(path.name, name, item.shape, item.dtype)
 
 # %% [markdown]
 # > **Predict.** An image has about 100 kB. How many bytes does a row of `images` occupy in the array itself?
@@ -123,7 +124,7 @@ for path in (vlen, blob):
 # %%
 guess = None  # your guess, bytes per row: for example 100_000
 
-# %%
+# %% tags=["slide"]
 with h5py.File(vlen) as file:
     images = file["train/images"]
     print(images.id.get_storage_size() / len(images), "bytes per row")
@@ -161,7 +162,7 @@ with h5py.File(blob) as file:
 # *Optional, 5 minutes.* Both functions above turn the bytes of a file into an array with `np.frombuffer(data, np.uint8)`.
 # Many scripts on the internet write `np.array(list(data))` instead. The result is the same.
 #
-# > **Predict.** An image has about 100 kB. How much memory does each of the two lines allocate?
+# An image has about 100 kB. How much memory does each of the two lines allocate?
 #
 # The *folded* cell measures it with Python's `tracemalloc`.
 
@@ -266,7 +267,7 @@ class CountingFile(io.FileIO):
         return got
 
 
-# %%
+# %% tags=["slide"]
 read_factor, reads = {}, {}
 order = np.random.default_rng(0).permutation(len(samples))
 for name, path in layouts.items():
@@ -274,7 +275,8 @@ for name, path in layouts.items():
         read = reader_of(opened)
         file.bytes_read = file.reads = 0  # do not count what it cost to open the file
         delivered = sum(len(read(index)) for index in order)
-        read_factor[name], reads[name] = round(file.bytes_read / delivered, 1), file.reads / len(order)
+        read_factor[name] = round(file.bytes_read / delivered, 1)
+        reads[name] = file.reads / len(order)
     print(f"{name:11} read factor {read_factor[name]:4}, {reads[name]:4.1f} reads per image")
 
 # %% [markdown]
@@ -283,7 +285,7 @@ for name, path in layouts.items():
 #
 # The *folded* cell draws the counts, as `plt.barh(list(read_factor), read_factor.values())` does.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
 how = {"note": "random reads through a Python file", "counted": True, **colours}
 title = (
@@ -295,7 +297,7 @@ figures.bars(read_factor, title, x="read factor: bytes read per byte delivered",
 # HDF5 reads a chunk as a whole, and keeps it in its cache. For an image of 110 kB it reads 1 MiB or more. The blob needs one
 # read of exactly the right size. `vlen` needs up to three reads for each image: the row, the head of the heap, and the image.
 #
-# > **Predict.** Smaller chunks waste fewer bytes. What do you pay for it?
+# Smaller chunks waste fewer bytes. What do you pay for it?
 #
 # **Your turn.** Set `chunk_bytes = 10_000` above, and run the cells again from there. Then set it back to 1 MiB, and try
 # `cache_bytes = 0`.
@@ -412,7 +414,7 @@ os.close(descriptor)
 # A common first version of a `Dataset` opens the file in the parent:
 
 
-# %%
+# %% tags=["slide"]
 import torch
 
 
@@ -448,7 +450,8 @@ from torch.utils.data import DataLoader, RandomSampler
 def count_wrong(dataset, workers=2):
     settings = {"multiprocessing_context": "fork", "timeout": 60} if workers else {}
     chosen = RandomSampler(dataset, replacement=True, num_samples=2_000)
-    loader = DataLoader(dataset, 100, sampler=chosen, num_workers=workers, collate_fn=hashed, **settings)
+    settings |= {"num_workers": workers, "collate_fn": hashed}
+    loader = DataLoader(dataset, 100, sampler=chosen, **settings)
     wrong = sum(digest != truth[index] for batch in loader for index, digest in batch)
     return f"{wrong:4} of 2,000 samples are wrong"
 
@@ -463,7 +466,7 @@ def count_wrong(dataset, workers=2):
 #
 # > **Predict.** We try both drivers, each with 0 and with 2 workers. Which of these four runs return wrong samples?
 
-# %%
+# %% tags=["slide"]
 for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset = OpenedInInit(blob, **how)
     for workers in (0, 2):
@@ -510,7 +513,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
 # This advice is not sufficient. Many programs look at one sample before the training begins, for example to find its shape.
 # Then the file is open in the parent when the workers are forked.
 #
-# > **Predict.** In the next cell each worker opens the file itself. Are all samples right?
+# In the next cell each worker opens the file itself. Are all samples right?
 
 # %%
 dataset = OpenedInWorker(blob, driver="stdio")
@@ -582,8 +585,8 @@ len(pickle.dumps(dataset))
 # *Optional, 5 minutes.* HDF5 locks each file that it opens. The lock prevents one process from reading a file while another
 # process is writing to it.
 #
-# > **Predict.** This notebook opens the file, first for reading (`r`) and then for writing (`r+`). Each time, another process
-# > tries to read the file, and then to write to it. Which of these four attempts succeed?
+# This notebook opens the file, first for reading (`r`) and then for writing (`r+`). Each time, another process
+# tries to read the file, and then to write to it. Which of these four attempts succeed?
 #
 # The *folded* cell starts the other processes.
 

@@ -66,7 +66,7 @@ import tempfile
 from pathlib import Path
 
 source = setup.source("folder")
-images = list(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
+images = list(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist()))
 place = Path(tempfile.mkdtemp(dir=setup.scratch))  # a new folder, so that this cell may run twice
 
 
@@ -94,13 +94,13 @@ guess = None  # your guess: for example 1, 100, or 200
 # %%
 write_shard(place / "by-hand.tar", (sample(path, label) for path, label in images[:100]))
 members = tarfile.open(place / "by-hand.tar").getnames()
-print(len(members), "files, for example", *members[:4], "" if guess is None else f"(your guess: {guess})")
+print(f"{len(members)} files (your guess: {guess}), for example", *members[:4])
 
 # %% [markdown]
 # The shard contains two files per image, and they stand side by side. A loader reads the tar from front to back. As long
 # as the name stays the same up to the first dot, the files belong to one sample. Plain Python can do the same:
 
-# %%
+# %% tags=["slide"]
 from itertools import groupby
 
 
@@ -122,10 +122,10 @@ print(len(groups), "samples; the first one has", *next(iter(groups.values())))
 # %%
 import webdataset as wds
 
-two = [(key, {"jpg": b"the image", "cls": b"1"}) for key in ("cat.v1", "cat.v2")]  # change me: replace the dots
-write_shard(place / "cats.tar", two)
+names = "cat.v1", "cat.v2"  # change me: replace the dots
+write_shard(place / "cats.tar", [(key, {"jpg": b"the image", "cls": b"1"}) for key in names])
 for found in wds.WebDataset(f"{place}/cats.tar", shardshuffle=False):
-    print("a sample", found["__key__"], "with the fields", [field for field in found if field[0] != "_"])
+    print("a sample", found["__key__"], "with", [field for field in found if field[0] != "_"])
 
 # %% [markdown]
 # It finds a single sample, and this sample has no field `jpg`. No error is raised. The toolbox avoids the trap because it
@@ -191,7 +191,7 @@ for one in (ordered, mixed):
 # the buffer, and the loader delivers the sample that was replaced:
 
 
-# %%
+# %% tags=["slide"]
 def shuffle_buffer(stream, size, rng):
     """Yield the items of a stream in the order in which they leave a buffer of this size."""
     buffer = []
@@ -225,7 +225,7 @@ def order_of_epoch(buffer, epoch):
     rng = random.Random(epoch)
     shard_starts = list(range(0, samples, in_shard))
     rng.shuffle(shard_starts)
-    stream = (number for start in shard_starts for number in range(start, min(start + in_shard, samples)))
+    stream = (n for start in shard_starts for n in range(start, min(start + in_shard, samples)))
     return np.fromiter(shuffle_buffer(stream, buffer, rng), int, samples)
 
 
@@ -247,12 +247,12 @@ guess = None  # your guess, images in the buffer: for example 500
 sizes = [1, 4_096, 16_384, 32_768, 65_536]
 held = [classes_per_batch(order_of_epoch(size, 1)) for size in sizes]
 in_random_order = classes_per_batch(np.random.default_rng(1).permutation(samples))
-print("classes in a batch, by images in the buffer:", dict(zip(sizes, np.round(held).tolist(), strict=True)))
+print("classes in a batch, by images in the buffer:", dict(zip(sizes, np.round(held).tolist())))
 
 # %% [markdown]
 # The *folded* cell plots these numbers with matplotlib.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import matplotlib.pyplot as plt
 
 enough = np.interp(in_random_order / 2, held, sizes)  # on the line between two sizes
@@ -264,11 +264,12 @@ axes.plot([enough, enough], [0, in_random_order / 2], color="grey", ls=":")
 if guess is not None:
     axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
     axes.legend(loc="center left")
-axes.set(xlim=(0, 70_000), ylim=(0, 240), xlabel="images in the buffer", ylabel="classes in a batch of 256")
+axes.set(xlim=(0, 70_000), ylim=(0, 240))
+axes.set(xlabel="images in the buffer", ylabel="classes in a batch of 256")
 axes.xaxis.set_major_formatter("{x:,.0f}")
-title = f"In class order, 113 classes per batch need a buffer of about {round(enough, -4):,.0f} images"
+title = f"In class order, 113 classes per batch need a buffer of some {round(enough, -4):,.0f} images"
 axes.set_title(title, loc="left", weight="bold", fontsize=11)
-show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f} classes, with 65,536 images {held[-1]:.0f}.")
+show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f}, with 65,536 images {held[-1]:.0f}.")
 
 # %% [markdown]
 # With shards in class order, even a buffer of 40,000 images gives you only half of the classes. As JPEG files, they need
@@ -282,15 +283,17 @@ show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f} classes, with 
 
 # %%
 def pairs_that_meet_again(first, second):
-    """Return how many percent of the pairs in the batches of the second epoch shared a batch in the first."""
+    """Return how many percent of the pairs in a batch shared a batch in the epoch before."""
     batch_before = np.empty(samples, int)
     batch_before[first] = np.arange(samples) // batch
-    together = [np.unique(row, return_counts=True)[1] for row in batch_before[second].reshape(-1, batch)]
+    rows = batch_before[second].reshape(-1, batch)
+    together = [np.unique(row, return_counts=True)[1] for row in rows]
     return 100 * sum((counts * (counts - 1)).sum() for counts in together) / (samples * (batch - 1))
 
 
 for size in (1, 4_096):
-    print(f"buffer {size:5}: {pairs_that_meet_again(order_of_epoch(size, 1), order_of_epoch(size, 2)):.2g} %")
+    again = pairs_that_meet_again(order_of_epoch(size, 1), order_of_epoch(size, 2))
+    print(f"buffer {size:5}: {again:.2g} %")
 ideal = (np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2))
 print(f"random order: {pairs_that_meet_again(*ideal):.1g} %")
 
@@ -306,26 +309,23 @@ print(f"random order: {pairs_that_meet_again(*ideal):.1g} %")
 # *Optional, 8 minutes.* Each shard must be opened, which takes two requests of 2 ms, as in notebook 01. We count the opens
 # of one epoch with an audit hook, which is a function that Python calls whenever it opens a file.
 #
-# > **Predict.** It takes 4 ms to open a shard, and 1 ms to read an image of 100 kB. With how many images per shard does the
-# > loader spend half of its time on opens?
-
-# %%
-guess = None  # your guess, images per shard: for example 100
+# It takes 4 ms to open a shard, and 1 ms to read an image of 100 kB. With how many images per shard does the
+# loader spend half of its time on opens?
 
 # %%
 opened = []
 sys.addaudithook(lambda event, about: opened.append(str(about[0])) if event == "open" else None)
 
-counts = (1, 4, 16, 64)
+counts, fast = (1, 4, 16, 64), {"check": "none", "digest": False, "verify": "none"}
 sharded, share = {}, {}
 for count in counts:
-    config = PackConfig(options=tar.Options(max_count=count), check="none", digest=False, verify="none")
+    config = PackConfig(options=tar.Options(max_count=count), **fast)
     sharded[count] = sorted(pack(source, place / f"{count}.tars", config).path.glob("*.tar"))
     opened.clear()
-    read = sum(1 for _ in wds.WebDataset([str(path) for path in sharded[count]], shardshuffle=False))
+    read = sum(1 for _ in wds.WebDataset(list(map(str, sharded[count])), shardshuffle=False))
     opens = sum(path.endswith(".tar") for path in list(opened))
     share[count] = 100 * opens * 0.004 / (opens * 0.004 + read * 0.001)
-    print(f"{count:3} images per shard: {opens} opens for {read} images, {share[count]:.0f} % of the time")
+    print(f"{count:3} images per shard: {opens} opens, {share[count]:.0f} % of the time")
 
 # %% [markdown]
 # The *folded* cell draws the shares, for example with `plt.plot(list(share), share.values())`.
@@ -334,7 +334,7 @@ for count in counts:
 computed = {count: 100 * 4 / (4 + count) for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
 title = f"With 64 images per shard, opens still need {share[64]:.0f} % of the time; with 256, {computed[256]:.1g} %"
 axes = {"x": "images per shard", "y": "percent of the time for opens", "log": "x", "ideal": "4 / (4 + images)"}
-figures.lines({"counted opens": share, "4 / (4 + images)": computed}, title, **axes, guess=guess, counted=True)
+figures.lines({"counted opens": share, "4 / (4 + images)": computed}, title, **axes, counted=True)
 
 # %% [markdown]
 # With four images per shard, opens need half of the time. In larger shards, each doubling roughly halves their share. With
@@ -404,9 +404,9 @@ print(f"half of the best rate with {half} images per shard")
 guess = None  # your guess, classes in a batch: for example 6
 
 
-# %%
+# %% tags=["slide"]
 def classes_in_batches(packed, workers, epoch):
-    """Return how many classes a batch of 16 contains on average, over the batches of all workers."""
+    """Return how many classes a batch of 16 contains on average, over all workers."""
     urls, found = sorted(map(str, packed.path.glob("*.tar"))), []
     for worker in range(min(workers, len(urls))):  # the other workers get no shard
         mine = urls[worker::workers]  # as webdataset deals them out
@@ -425,7 +425,7 @@ for name, packing in {"in class order": ordered, "shuffled before packing": mixe
 # %% [markdown]
 # The *folded* cell draws the counts.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 many, few = (np.median(runs) for runs in list(classes_seen.values())[:2])
 title = f"In class order, a batch has {many:.0f} classes with 8 workers and {few:.0f} with one worker"
 axes = {"x": "classes in a batch of 16", "dots": "epochs", "groups": ("in class", "shuffled"), "counted": True}
@@ -462,9 +462,9 @@ figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order,
 # > another order than the first?
 
 # %%
-guess = None  # your guess: "all", "detshuffle", "kept workers", "detshuffle with kept workers", or "none"
+guess = None  # your guess: "all", "detshuffle", "kept workers", "both together", or "none"
 
-# %%
+# %% tags=["slide"]
 mixed_shards = sorted(map(str, mixed.path.glob("*.tar")))
 for detshuffle in (False, True):
     for kept in (False, True):
@@ -514,18 +514,18 @@ for detshuffle in (False, True):
 #
 # *Optional, 4 minutes.* Suppose that a copy was interrupted exactly between two samples.
 #
-# > **Predict.** Which of these readers notices it: Python's `tarfile`, webdataset, or our reader?
+# Which of these readers notices it: Python's `tarfile`, webdataset, or our reader?
 
 # %%
 from smallfiles.errors import SmallfilesError
 
-guess = None  # your guess: for example "tarfile and our reader"
 reader = formats.open(Path(shards[0]))
 _, middle, _ = reader.span(len(reader) // 2)  # where the bytes of the middle image begin
 cut = place / "cut.tar"
-cut.write_bytes(Path(shards[0]).read_bytes()[: middle - 512])  # the header before them has 512 bytes
+cut.write_bytes(Path(shards[0]).read_bytes()[: middle - 512])  # its header has 512 bytes
 print(f"tarfile: {len(tarfile.open(cut).getnames()) // 2} of {len(reader)} samples, no error")
-print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), "samples, no error")
+count = sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False))
+print("webdataset:", count, "samples, no error")
 try:
     len(formats.open(cut))
 except SmallfilesError as error:
@@ -541,10 +541,7 @@ except SmallfilesError as error:
 # *Optional, 5 minutes.* An epoch should have 1,000 images, 70 % of them from a set of 2,100 and 30 % from a set of 300.
 # Many programs draw each image at random, by PyTorch's `WeightedRandomSampler`.
 #
-# > **Predict.** How many of the 300 images of the small set come in such an epoch?
-
-# %%
-guess = None  # your guess: for example 300
+# How many of the 300 images of the small set come in such an epoch?
 
 # %%
 from collections import Counter
@@ -555,7 +552,7 @@ large, few = 2_100, 300  # the images of the large set have the numbers 0 to 2,0
 weights = np.repeat([0.7 / large, 0.3 / few], [large, few])
 often = Counter(WeightedRandomSampler(weights, 1_000))
 drawn = [often[number] for number in range(large, large + few)]
-print(f"{sum(drawn)} draws from the small set: {np.count_nonzero(drawn)} of {few} images, one {max(drawn)} times")
+print(f"{sum(drawn)} draws: {np.count_nonzero(drawn)} of {few} images, one {max(drawn)} times")
 
 # %% [markdown]
 # About a third of the small set does not come at all. The sampler puts each image back before it draws the next one, so
@@ -565,7 +562,7 @@ print(f"{sum(drawn)} draws from the small set: {np.count_nonzero(drawn)} of {few
 
 # %%
 def exact_epoch(epoch):
-    """Return 700 images of the large set, other ones in each of three epochs, and all of the small set."""
+    """Return all of the small set, and 700 images of the large one, other ones in each epoch."""
     turn, part = divmod(epoch, 3)
     some = np.random.default_rng(turn).permutation(large)[part * 700 : (part + 1) * 700]
     return np.random.default_rng(epoch).permutation([*some, *range(large, large + few)])

@@ -90,7 +90,7 @@ print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.file
 # %%
 with SquashFS(packed) as opened:
     name = opened.paths[-1]
-    print(len(opened), "files;", name, opened.stat(name).size, "bytes, starts with", opened.read(name)[:2])
+    print(len(opened), "files;", name, opened.stat(name).size, "bytes, from", opened.read(name)[:2])
 
 reader = formats.open(packed)
 print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {reader.span(7)[1:]}")
@@ -111,13 +111,14 @@ print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {read
 # The next cell writes the same images with four settings. The first one is the default of the program `mksquashfs` (gzip, blocks
 # of 128 KiB) with its option `-tailends`, which joins the last pieces of large files, too.
 
-# %%
+# %% tags=["slide"]
 from pysquashfs import pack as write_squashfs
 
+gzip = {"compression": "gzip", "level": 9}
 settings = {
-    "gzip, fragments": {"compression": "gzip", "level": 9, "fragments": True},
-    "gzip, 1 MiB fragments": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
-    "gzip, no fragments": {"compression": "gzip", "level": 9},
+    "gzip, fragments": {**gzip, "fragments": True},
+    "gzip, 1 MiB fragments": {**gzip, "fragments": True, "block_bytes": 1 << 20},
+    "gzip, no fragments": gzip,
     "raw, no fragments": {},
 }
 photos = [(reader.key(index), bytes(reader.read(index))) for index in range(240)]
@@ -143,30 +144,28 @@ for name, opened in written.items():
 # A fragment of 1 MiB contains about ten images, and all of them must be fetched and unpacked to read one. With blocks of
 # 128 KiB, most images need little more than their own bytes. But with gzip these bytes must also be unpacked.
 #
-# > **Predict.** How many times as long as a random read from *raw, no fragments* does one from *gzip, fragments* take?
+# How many times as long as a random read from *raw, no fragments* does one from *gzip, fragments* take?
+
 
 # %%
-guess = None  # your guess: times as long
-
-
 def read_all(opened):
     for key in random.sample(opened.paths, len(opened)):  # in another order in each round
         opened.read(key)
     return len(opened)
 
 
-found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=5, unit="images")
+found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, unit="images")
 
 # %% [markdown]
 # The folded cell draws the times, and prints how long it takes to decode an image.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 raw, default = "raw, no fragments", "gzip, fragments"
-title = f"Reading an image from gzip with fragments takes about {found.times(raw, default).median:.0f} times as long as raw"
+title = f"A read from gzip with fragments takes about {found.times(raw, default).median:.0f} times as long as raw"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items()}
 x, note = f"time of a random read, relative to {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
-show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, guess_of=default, note=note, log=True))
+show.figure(figures.bars(times, title, x=x, base=raw, note=note, log=True))
 for name in written:
     print(f"{name:21} {1e6 / np.median(rates[name]):5,.0f} µs per image")
 decode_all = {"decoding": lambda: sum(1 for _, data in photos if Image.open(io.BytesIO(data)).load())}
@@ -389,12 +388,8 @@ show.figure(figures.bars(costs, title, base="raw, python", **axis))
 # itself and becomes several times smaller with zstd. Unpacking takes time. But if the storage is slow, it takes even longer to
 # fetch the bytes that compression saves.
 #
-# > **Predict.** Below which bandwidth is it faster to read the compressed files?
-
-# %%
-guess = None  # your guess: bytes per second
-
-# %% [markdown]
+# Below which bandwidth is it faster to read the compressed files?
+#
 # The folded cell packs 300 documents raw and with zstd, and reads them from memory. From the two times and sizes it computes
 # the rate at each bandwidth.
 
@@ -428,7 +423,7 @@ title = f"zstd is faster where the storage gives one reader less than about {flo
 title, marks = (title, {"raw = zstd": pays}) if longer_s > 0 else ("Here zstd is faster at every bandwidth", None)
 axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy"}
 note = "computed from the best of 5 reads from memory"
-show.figure(figures.lines(rates, title, **axes, marks=marks, guess=guess, note=note))
+show.figure(figures.lines(rates, title, **axes, marks=marks, note=note))
 
 # %% [markdown]
 # Left of the dotted line, it takes less time to unpack than to fetch the bytes that compression saves. On which side is your
@@ -447,7 +442,7 @@ show.figure(figures.lines(rates, title, **axes, marks=marks, guess=guess, note=n
 #
 # `places` says where each image begins and ends in the squashfs file. The last line counts the wrong samples in one process.
 
-# %%
+# %% tags=["slide"]
 places = [reader.span(index)[1:] for index in range(len(reader))]
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
 file = open(packed, "rb", buffering=0)
@@ -492,12 +487,12 @@ class Compared(Dataset):
         return 2  # wrong, and Pillow accepts it
 
 
-# %%
+# %% tags=["slide"]
 def count_wrong(read):
-    """Return how many of 3,000 samples that two workers read are wrong: decoded by Pillow, or refused."""
+    """Return how many of 3,000 samples of two workers are wrong: decoded by Pillow, or refused."""
     chosen = RandomSampler(truth, replacement=True, num_samples=3_000)
     settings = {"num_workers": 2, "multiprocessing_context": "fork"}
-    found = np.concatenate([*DataLoader(Compared(read), batch_size=100, sampler=chosen, **settings)])
+    found = np.concatenate([*DataLoader(Compared(read), 100, sampler=chosen, **settings)])
     return {"decoded without an error": int((found == 2).sum()), "refused": int((found == 1).sum())}
 
 
@@ -505,7 +500,8 @@ wrong = {"seek, then read": count_wrong(seek_then_read), "our reader": count_wro
 bad, ours = (sum(found.values()) for found in wrong.values())
 title = f"With seek and read, {bad} of 3,000 samples are wrong; with our reader {ours}"
 shares = {what: 100 * count / max(bad, 1) for what, count in wrong["seek, then read"].items()}
-figures.bars(shares, title, x="share of the wrong samples (%)", counted=True, guess=guess, guess_of="decoded")
+x = "share of the wrong samples (%)"
+figures.bars(shares, title, x=x, counted=True, guess=guess, guess_of="decoded")
 
 # %% [markdown]
 # Worker 1 seeks to image A, and worker 2 moves the shared offset to image B. Then worker 1 reads image B instead of A, with as

@@ -59,7 +59,7 @@ from smallfiles.progress import bytes_text
 from smallfiles.slowfs import SlowConfig, open_slow
 from smallfiles.staging import placement
 
-storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms per request, 100 MB/s
+storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms per request
 config = staging.StageConfig(leave_bytes=256 << 20)  # leave this much memory for workers
 
 # %% [markdown]
@@ -95,7 +95,7 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # Each site has its own name for the storage of a node, such as `SLURM_TMPDIR`. The variable may be unset, or it may name a
 # folder that all nodes share. `/dev/shm` exists on nearly every Linux machine. It is a folder whose files are in memory.
 #
-# > **Predict.** How much of `/dev/shm` may your job fill: all that `df` shows as free, or less?
+# How much of `/dev/shm` may your job fill: all that `df` shows as free, or less?
 #
 # The folded cell looks for these folders on this machine.
 
@@ -138,7 +138,7 @@ print(f"and the memory of this job by {more[1]} MiB" if more[1:] else "and this 
 # So the copy and the workers of the loader share the memory of the job. The next cell stages the file. At the end of the
 # block, `staged` removes the copy.
 
-# %%
+# %% tags=["slide"]
 with staging.staged(packed, here, config=config) as copy:
     print(copy.path.relative_to(here))  # the long name is made from the content
     print(*copy.notes, sep="\n")
@@ -213,7 +213,7 @@ figures.bars(speeds, title, **axes, base="cp -r, small files")
 # rarely become corrupt, but nothing reports it when they do. The folded cell flips one bit of a packed file and copies the
 # file with `cp` and with `stage`.
 #
-# > **Predict.** Which of them notices the flipped bit: `cp`, `stage`, or both?
+# Which of them notices the flipped bit: `cp`, `stage`, or both?
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import digests
@@ -237,7 +237,7 @@ except SmallfilesError as error:
 # not find it?
 
 
-# %%
+# %% tags=["slide"]
 target = here / "train.arrow"
 
 
@@ -305,7 +305,7 @@ show.figure(figures.bars(sizes, title, guess=guess, **axes))
 # prevents this:
 
 
-# %%
+# %% tags=["slide"]
 def renamed(rank):
     part = here / f"train.arrow.{rank}"  # a temporary name
     missing = not target.exists()
@@ -316,7 +316,7 @@ def renamed(rank):
 
 
 # %% [markdown]
-# > **Predict.** How many of the four ranks copy now?
+# How many of the four ranks copy now?
 
 # %%
 four_ranks(renamed)
@@ -406,7 +406,7 @@ def copying(path, to):
 guess = None  # your guess: epochs
 wait_s = 0.0  # leave it for now: seconds that each random read waits for an answer
 
-# %%
+# %% tags=["slide"]
 with open_slow(packed.parent, SlowConfig(latency_s=0)) as slow:
     mounted = slow.how == "fuse"
     file = slow / packed.name if mounted else packed
@@ -423,7 +423,7 @@ print({name: f"{mb:.1f} MB" for name, mb in delivered.items()}, "your guess:", g
 #
 # The folded cell measures the seconds of an epoch from slow storage, of an epoch from the copy, and of the copying.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 with (
     on_slow_storage(packed, source.root, storage) as place,
     staging.staged(packed, here, config=config) as copy,
@@ -462,11 +462,8 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 # There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as long as
 # training, whichever takes longer.
 #
-# > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
-# > before, twice as many, or never?
-
-# %%
-my_guess = None  # your guess: "as before", "twice as many" or "never"
+# Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
+# before, twice as many, or never?
 
 # %%
 mine = 0.7  # change me: time of training, divided by the time of reading
@@ -475,7 +472,7 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {nodes * seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never"
-    said = " (mine)" * (share == mine) + f" (your guess: {my_guess})" * (share == 0.5)
+    said = " (mine)" * (share == mine)
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
@@ -531,15 +528,16 @@ def end(file, moment, number):
 # > **Predict.** What is left in each case: nothing, half a copy, or the whole copy?
 
 # %%
-guesses = dict.fromkeys(("SIGTERM while copying", "SIGKILL while copying"))  # your guesses: nothing, half or all
+guesses = {"SIGTERM while copying": None, "SIGKILL while copying": None}  # nothing, half, or all
 guesses |= dict.fromkeys(("SIGTERM while using", "SIGKILL while using"))
 
-# %%
+# %% tags=["slide"]
 victims = Path(tempfile.mkdtemp(dir=here))
 with on_slow_storage(packed, source.root, storage) as place:
     for case, guessed in guesses.items():
         name, _, moment = case.split()
-        _, outcome = end(place.packed if moment == "copying" else packed, moment, signal.Signals[name])
+        file = place.packed if moment == "copying" else packed
+        _, outcome = end(file, moment, signal.Signals[name])
         print(f"{case}: {outcome}" + f"; your guess: {guessed}" * bool(guessed))
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 

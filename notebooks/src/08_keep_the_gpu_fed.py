@@ -116,7 +116,7 @@ views = [draw_view(index) for index in range(len(reader))]
 # The first program makes a common mistake. It converts the whole image to floats, scales it, and crops it only then.
 # Each program yields the stage and the result of each step, so that we can count and time them.
 
-# %%
+# %% tags=["slide"]
 from torchvision.transforms.v2 import functional as F
 
 
@@ -200,7 +200,7 @@ def size_of(result):
     return 3 * result.width * result.height if isinstance(result, Image.Image) else result.nbytes
 
 
-programs = {program.__name__: program for program in (usual, floats_first, crop_first, mine, toolbox)}
+programs = {one.__name__: one for one in (usual, floats_first, crop_first, mine, toolbox)}
 megabytes = {name: {"decode": 0.0, "augment": 0.0, "send": 0.0} for name in programs}
 for name, program in programs.items():
     for index in range(96):
@@ -211,7 +211,7 @@ for name, program in programs.items():
 # %% [markdown]
 # The folded cell draws the sums.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 sums = {name: sum(stages.values()) for name, stages in megabytes.items()}
 most, least = sums["floats_first"], sums["toolbox"]
 title = f"For a view of 0.15 MB, floats_first makes {most:.1f} MB of pixels, toolbox {least:.1f} MB"
@@ -309,12 +309,8 @@ kinds = {
 }
 
 # %% [markdown]
-# > **Predict.** How much processor time do random colours add to `RandomResizedCrop`: 5, 40 or 200 %?
-
-# %%
-guess = None  # your guess: percent that colours add
-
-# %% [markdown]
+# How much processor time do random colours add to `RandomResizedCrop`: 5, 40 or 200 %?
+#
 # The folded cell measures the processor time of each kind on 24 images, six times in turn.
 
 # %% jupyter={"source_hidden": true}
@@ -334,8 +330,8 @@ for _ in range(6):
         times[name].append(image_ms(kind))
 coloured, plain, _ = map(median, times.values())
 title = f"Random colours add {coloured / plain - 1:.0%} to the time of RandomResizedCrop"
-axes = {"x": "processor time per image (ms)", "guess_of": "RandomResizedCrop +", "guess_text": f"{guess}% more"}
-figures.bars(times, title, **axes, guess=guess and plain * (1 + guess / 100))
+axes = {"x": "processor time per image (ms)"}
+figures.bars(times, title, **axes)
 
 # %% [markdown]
 # Changing colours needs CPU time, so the same number of images per second needs more workers.
@@ -356,7 +352,7 @@ figures.bars(times, title, **axes, guess=guess and plain * (1 + guess / 100))
 # until the file has arrived, and needs no CPU. Then it *computes* the view, and needs one. How many workers are enough?
 # The next cell simulates when each image is ready. It uses no clock.
 
-# %%
+# %% tags=["slide"]
 def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
     """Rate of some workers, computed one image at a time."""
     worker_free, cpu_free = [0.0] * workers, [0.0] * cpus  # when each is free again
@@ -377,22 +373,22 @@ def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
 # %%
 guess = None  # your guess: workers that are enough from memory
 
-# %%
+# %% tags=["slide"]
 counts = (1, 2, 5, 10, 20, 40)
 simulated = {
     "memory": [images_per_s(n, 0, 0.003) for n in counts],
     "slow storage": [images_per_s(n, 0.012, 0.003) for n in counts],
 }
-enough = {name: counts[np.argmax(np.array(rates) > 0.98 * max(rates))] for name, rates in simulated.items()}
+few, many = (counts[np.argmax(np.array(r) > 0.98 * max(r))] for r in simulated.values())
 fig, ax = plt.subplots(figsize=(7.2, 3), layout="constrained")
 for name, rates in simulated.items():
     ax.plot(counts, rates, "o-", label=f"from {name}")
 if guess:
     ax.axvline(guess, color="crimson", ls="--", label="your guess, from memory")
 ax.legend(frameon=False)
-title = f"Two CPUs need {enough['memory']} workers from memory, and {enough['slow storage']} from slow storage"
+title = f"Two CPUs need {few} workers from memory, and {many} from slow storage"
 ax.set(xlabel="workers", ylabel="images per second", ylim=(0, None), title=title)
-show.figure(fig, alt=f"Line chart. {title}. Simulated, with 3 ms of a CPU per image, and 12 ms to wait.")
+show.figure(fig, alt=f"{title}. Simulated, with 3 ms of a CPU per image, and 12 ms to wait.")
 
 # %% [markdown]
 # Both lines end at the same rate, because both have two CPUs. From memory, the workers only compute, so two of them keep
@@ -437,7 +433,7 @@ def by_processes(store, count, workers):
 # The folded cell reads epochs with 0 to 8 workers, from memory and from a slow mount. On that mount, finding a file takes
 # 6 ms and opening it another 6 ms, so each image waits for 12 ms, as in the simulation.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 from smallfiles.slowfs import SlowConfig, open_slow
 
 
@@ -483,8 +479,8 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(pass
 #
 # Batches that wait for training need memory. Worker processes keep them in `/dev/shm`.
 #
-# > **Predict.** Each of 8 workers keeps 2 batches ready, and a batch has 256 views. How many gigabytes do these batches
-# > need if the views are floats?
+# Each of 8 workers keeps 2 batches ready, and a batch has 256 views. How many gigabytes do these batches
+# need if the views are floats?
 
 # %%
 import shutil
@@ -527,15 +523,16 @@ def fill(transform, batches):  # the producer
     for number, indices in enumerate(batches):
         slot = free.get()  # sleeps until a slot is free
         for place, index in enumerate(indices):
-            transform.into(reader.read(index), np.random.default_rng([number, place]), slots[slot, place])
+            rng = np.random.default_rng([number, place])
+            transform.into(reader.read(index), rng, slots[slot, place])
         made.value += 1
         ready.put(slot)
     ready.put(None)  # the end: one producer here
 
 
 # %% [markdown]
-# > **Predict.** 12 batches go through a ring of 6 slots. Training is slow, so the ring fills up. While training uses one
-# > batch, how many finished batches wait in the ring at most: 12, 6 or 5?
+# 12 batches go through a ring of 6 slots. Training is slow, so the ring fills up. While training uses one
+# batch, how many finished batches wait in the ring at most: 12, 6 or 5?
 
 # %%
 for slot in range(SLOTS):
@@ -632,7 +629,7 @@ show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_sl
 # because the GPU computes without the CPUs.
 
 
-# %%
+# %% tags=["slide"]
 def waiting_share(loader, step_s=0.04):
     batches = iter(loader)
     next(batches), time.sleep(step_s)  # the first batch starts the workers, so it is not counted
@@ -673,12 +670,12 @@ for index in range(64):
     view(reader.read(index), rng)
 make_s = (time.thread_time() - began) / 4  # processor time of a batch of 16
 expected = {"no worker": make_s / (make_s + step_s), "one worker": max(0, 1 - step_s / make_s)}
-print(f"a batch: {1e3 * make_s:.0f} ms; waiting expected:", ", ".join(f"{n} {x:.0%}" for n, x in expected.items()))
+print(f"a batch: {1e3 * make_s:.0f} ms; expected:", {n: f"{x:.0%}" for n, x in expected.items()})
 
 # %% [markdown]
 # The folded cell measures two epochs of each loader, and two epochs from a ring that another program fills.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import os
 
 from helpers.experiments.nb08 import filling
@@ -718,9 +715,9 @@ show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, m
 #
 # The next cell computes what four gauges show if only rank 3 has a slow loader.
 
-# %%
+# %% tags=["slide"]
 def gauges(load_s, step_s=0.02, steps=500):
-    """For each rank: share of the time with a kernel on its GPU, computing, and waiting for its loader."""
+    """Return three shares of the time per rank: kernel on its GPU, computing, waiting to load."""
     now, busy, waited = 0.0, np.zeros(len(load_s)), np.zeros(len(load_s))
     for step in range(steps):
         ready = np.maximum(now, (step + 1) * np.array(load_s))  # each loader makes batches ahead
@@ -731,9 +728,9 @@ def gauges(load_s, step_s=0.02, steps=500):
     return busy / now, steps * step_s / now, waited / now
 
 
-busy, computing, waited = gauges([0.01, 0.01, 0.01, 0.05])  # change me: seconds to load a batch, per rank
+busy, computing, waited = gauges([0.01, 0.01, 0.01, 0.05])  # change me: seconds per batch
 for rank, (gauge, wait) in enumerate(zip(busy, waited, strict=True)):
-    print(f"rank {rank}: gauge {gauge:4.0%}, computing {computing:.0%}, waiting for its own loader {wait:4.0%}")
+    print(f"rank {rank}: gauge {gauge:4.0%}, computing {computing:.0%}, waiting {wait:4.0%}")
 
 # %% [markdown]
 # All GPUs compute for only 40 % of the time, but three gauges show 100 %. These ranks do not even wait for their own

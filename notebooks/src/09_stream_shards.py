@@ -95,7 +95,7 @@ client.get_object(Bucket="course", Key="hello.txt")["Body"].read()
 # Each call is one HTTP request. To see that, we ask `botocore` only for the signed address of an object, and send the request
 # with Python's standard library. The header `Range` asks for a part of the object:
 
-# %%
+# %% tags=["slide"]
 from urllib.request import Request, urlopen
 
 
@@ -121,10 +121,10 @@ answer.headers["ETag"], answer.headers["Content-Range"], answer.read()
 # %%
 guess = None  # your guess in bytes: for example 1_000_000
 
-# %%
+# %% tags=["slide"]
 import matplotlib.pyplot as plt
 
-latency_s, bandwidth = 0.02, 90e6  # change me: the latency of your store, and bytes/s of one large request
+latency_s, bandwidth = 0.02, 90e6  # change me: your store, and bytes/s of one large request
 sizes = [10 ** (power / 2) for power in range(6, 19)]
 waiting = [100 * latency_s / (latency_s + size / bandwidth) for size in sizes]
 
@@ -200,9 +200,10 @@ shards = sorted(path.name for path in packed.path.glob("*.tar"))
 # %%
 for workers in (1, 8):  # change me
     line.set(latency_s=0.05)
-    moved = objectstore.push(packed.path, f"s3://course/push-{workers}", config=TransferConfig(workers))
+    goal, config = f"s3://course/push-{workers}", TransferConfig(workers)
+    moved = objectstore.push(packed.path, goal, config=config)
     sent = line.count()["requests"]
-    print(f"{workers} in flight: {moved.objects} objects with {sent} requests in {moved.seconds:.1f} s")
+    print(f"{workers} in flight: {moved.objects} objects, {sent} requests in {moved.seconds:.1f} s")
 
 # %% [markdown]
 # Both pushes send the same number of requests. But with eight in flight, the waits overlap: eight requests together wait for
@@ -212,7 +213,7 @@ for workers in (1, 8):  # change me
 # This last object is the *manifest object*, `smallfiles.json`. It names all other objects with their digests. Why is it
 # written last? The *folded* cell starts a push, and kills it when about half of the objects have arrived.
 #
-# > **Predict.** A listing shows the objects that have arrived. Can a reader tell from it that half of them are missing?
+# A listing shows the objects that have arrived. Can a reader tell from it that half of them are missing?
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -250,7 +251,7 @@ print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; no
 # A listing has one more trap. **Your turn.** The folded cell at the top stored 1,500 photos. Change the marked line so that
 # the next cell lists all of them:
 
-# %%
+# %% tags=["slide"]
 listed, names, more = client.list_objects_v2(Bucket="course", Prefix="photos/"), [], True
 while more:
     names += [entry["Key"] for entry in listed["Contents"]]
@@ -291,7 +292,7 @@ print({name: row[name] for name in ("key", "offset", "size")})
 # %%
 guess = None  # your guess in bytes: for example 1_000_000
 
-# %%
+# %% tags=["slide"]
 image = get(f"train/{shards[3]}", row["offset"], row["offset"] + row["size"]).read()
 count = line.count()
 print(f"{len(image):,} bytes, beginning with {image[:4].hex(' ')}, which means JPEG")
@@ -325,7 +326,7 @@ for shard in shards:
     for begin, size in zip(table["offset"].to_pylist(), table["size"].to_pylist()):
         get(f"train/{shard}", begin, begin + size).read()
 by_range = line.count()["requests"]
-print(f"whole shards: {by_shard} requests; image by image: {by_range} requests for {packed.samples} images")
+print(f"{packed.samples} images: {by_shard} requests for whole shards, {by_range} image by image")
 
 # %% [markdown]
 # Image by image, the program waits once for each image and once for each index. For ImageNet in shards of 1,000 images, this
@@ -342,8 +343,8 @@ print(f"whole shards: {by_shard} requests; image by image: {by_range} requests f
 #
 # Requests that are in flight at the same time wait together, so we count them as one wait.
 #
-# > **Predict.** The latency is 50 ms, and an epoch has 16 shards. How many waits, one after the other, does the epoch have
-# > with 1 request in flight, and how many with 8?
+# The latency is 50 ms, and an epoch has 16 shards. How many waits, one after the other, does the epoch have
+# with 1 request in flight, and how many with 8?
 
 # %%
 guess = None  # your guess, two numbers of waits: for example (16, 8)
@@ -356,7 +357,7 @@ for in_flight in (1, 2, 4, 8, 16):
 # %% [markdown]
 # With `n` requests in flight, the number of waits is divided by `n`. A thread pool is enough to send them:
 
-# %%
+# %% tags=["slide"]
 from concurrent.futures import ThreadPoolExecutor
 
 
@@ -371,7 +372,8 @@ def all_shards(in_flight):
 
 
 line.set(latency_s=0.05)
-print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="shards"))
+ways = {f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
+print(measure.compare(ways, rounds=2, unit="shards"))
 
 # %% [markdown]
 # One request at a time can deliver at most 20 shards per second, and four at most 80. The measured numbers are lower, because
@@ -385,7 +387,7 @@ from smallfiles.loading import LoaderConfig, make_loader
 
 config = LoaderConfig(batch=32, mode="main", order="stream", buffer=64)
 readers = {n: objectstore.open(url, in_flight=n) for n in (1, 8)}
-loaders = {f"{n} shard{'s' * (n > 1)}": make_loader(reader, config) for n, reader in readers.items()}
+loaders = {f"{n} shard{'s' * (n > 1)}": make_loader(one, config) for n, one in readers.items()}
 
 
 def epoch(loader):
@@ -404,7 +406,7 @@ def epoch(loader):
 #
 # The *folded* cell stores each image as an object as well. Then it measures four ways to read, with a latency from 1 to 50 ms.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 from statistics import median
 
 from smallfiles import formats
@@ -454,7 +456,7 @@ network = 1.25e9  # change me: bytes per second of your network
 request_s = latency_s + (16 << 20) / bandwidth  # a request waits, and then its bytes arrive
 in_flight = round(network * request_s / (16 << 20), 1)
 worksheet.note("09", in_flight=in_flight)
-print(f"{in_flight} requests of 16 MiB fill the network", "" if guess is None else f"(your guess: {guess})")
+print(f"{in_flight} requests of 16 MiB fill the network (your guess: {guess})")
 
 # %% [markdown]
 # You need 15 to 16 requests in flight. At each moment, about 14 of them deliver 90 MB/s each, which is 1.25 GB/s in all, and
@@ -470,7 +472,7 @@ print(f"{in_flight} requests of 16 MiB fill the network", "" if guess is None el
 # In a training that runs for days, some connections break. What happens to the samples? We read an epoch with 2 ranks and
 # 2 workers per rank, and the line breaks off six answers in the middle.
 #
-# > **Predict.** Do all 128 samples arrive? Does any sample arrive twice?
+# Do all 128 samples arrive? Does any sample arrive twice?
 
 # %%
 from collections import Counter
@@ -514,8 +516,8 @@ def resumes(key):
 
 
 # %% [markdown]
-# > **Predict.** Three answers break off after a third of the shard. What does `reads_once` return: the shard, a part of it, or an
-# > error?
+# Three answers break off after a third of the shard. What does `reads_once` return: the shard, a part of it, or an
+# error?
 #
 # **Your turn.** From which byte on must `resumes` request the shard, if it has `data` already? Change the marked line so that
 # `resumes` returns the right shard.
@@ -531,7 +533,8 @@ for way in (reads_once, resumes):
     line.set(cuts=3, cut_after=len(shard) // 3)
     data, sent = way(f"train/{shards[0]}"), line.count()["bytes"] / len(shard)
     print(
-        f"{way.__name__:10} returns {len(data) / len(shard):4.0%} (right: {data == shard}); {sent:4.0%} travelled"
+        f"{way.__name__:10} returns {len(data) / len(shard):4.0%} (right: {data == shard});",
+        f"{sent:4.0%} travelled",
     )
 
 # %% [markdown]
@@ -564,12 +567,13 @@ for way in (reads_once, resumes):
 # %%
 guess = None  # your guess, percent of the requests that LRU saves: for example 50
 
-# %%
+# %% tags=["slide"]
 KEEP = 0.5  # change me: the part of the shards that fits
 total = sum(path.stat().st_size for path in packed.path.glob("*.tar"))
-place = tempfile.mkdtemp(dir=setup.scratch)  # without `where`, the reader chooses a place, here /dev/shm
+place = tempfile.mkdtemp(dir=setup.scratch)  # without `where`, the reader would use /dev/shm
 reader = objectstore.open(url, in_flight=2, keep_bytes=int(KEEP * total), where=place)
-loader, requests = make_loader(reader, LoaderConfig(batch=32, mode="main", order="stream", buffer=64)), []
+config = LoaderConfig(batch=32, mode="main", order="stream", buffer=64)
+loader, requests = make_loader(reader, config), []
 for _ in range(2):
     line.set()
     epoch(loader)
@@ -580,7 +584,7 @@ print(f"a fixed part: {requests[0]} requests in the first epoch, {requests[1]} i
 # %% [markdown]
 # The *folded* cell simulates LRU with the same room, and draws both.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import numpy as np
 
 rng, room, hits = np.random.default_rng(0), max(1, int(KEEP * len(shards))), 0

@@ -85,7 +85,7 @@ if not packed.exists():
 # %%
 guess = None  # 4 or 1 for each of the six names below: for example {"job script": 4, "laptop": 1}
 
-# %%
+# %% tags=["slide"]
 from helpers.experiments import nb10 as nodes
 from smallfiles.machine.ranks import ranks, rendezvous
 
@@ -151,7 +151,7 @@ print(nodes.table(launched, guess))
 # The next cell writes a training program that contains only its data loading. Its `IterableDataset` shuffles the files
 # anew in each epoch and reads them.
 
-# %%
+# %% tags=["slide"]
 plain = setup.scratch / "plain.py"
 plain.write_text("""
 import os, random, sys
@@ -184,8 +184,9 @@ import subprocess
 
 
 def audit(command, record):
-    """Run a training program under the audit, print what both say, and return the path of the record."""
-    words = [sys.executable, "-m", "smallfiles", "audit", "--save", record, "--", *shlex.split(command)]
+    """Run a training program under the audit, print what both say, and return the record."""
+    words = [sys.executable, "-m", "smallfiles", "audit", "--save", record, "--"]
+    words += shlex.split(command)
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where torchrun is
     environment = {**os.environ, "PATH": programs, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
@@ -201,7 +202,7 @@ two_ranks = "torchrun --standalone --nproc-per-node 2"
 # %%
 guess = None  # your guess: for example 200
 
-# %%
+# %% tags=["slide"]
 record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.json")
 
 # %% [markdown]
@@ -211,7 +212,7 @@ record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.j
 #
 # We draw the order of the samples, with one row per rank:
 
-# %%
+# %% tags=["slide"]
 import json
 
 from smallfiles.profile.audit import draw
@@ -291,7 +292,7 @@ def read_by_local_rank():
 for read_part in (read, read_by_local_rank):
     parts = nodes.play(read_part, [nodes.srun(rank) for rank in range(4)])
     often = Counter(index for part in parts for index in part)
-    print(f"{read_part.__name__:18} reads {[len(part) for part in parts]}, {len(often)} different samples")
+    print(f"{read_part.__name__:18} reads {[*map(len, parts)]}, {len(often)} different samples")
 
 # %% [markdown]
 # With the local rank, half of the samples are read twice and the other half never, because the local ranks are 0 and 1 on
@@ -301,7 +302,7 @@ for read_part in (read, read_by_local_rank):
 # Second, the number of samples may not be divisible by the number of ranks. The *folded* cell divides ten samples over
 # four ranks with two samplers.
 #
-# > **Predict.** How many samples does PyTorch's `DistributedSampler` read in total, and how many does ours?
+# How many samples does PyTorch's `DistributedSampler` read in total, and how many does ours?
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
@@ -328,7 +329,7 @@ for name, counts in reads.items():
 #
 # Third, each epoch needs a new order. `DistributedSampler` only knows the epoch if you tell it:
 
-# %%
+# %% tags=["slide"]
 sampler, orders = DistributedSampler(range(samples), 4, 0), []
 for epoch in range(2):
     sampler.set_epoch(epoch)  # change me: remove this line
@@ -389,13 +390,13 @@ def read_epoch(ranks=2, workers=2, **splitters):
 # %%
 guess = None  # your guess: for example "once"
 
-# %%
+# %% tags=["slide"]
 both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
 ways = {"both splits": both, "ranks only": {**both, "workersplitter": None}}
 ways["yours"] = both  # change me: set "nodesplitter" to None
 for name, splitters in ways.items():
     often, by_rank = read_epoch(**splitters)
-    print(f"{name:12} {len(often)} of {samples} samples, in {often.total()} reads; the ranks read {by_rank}")
+    print(f"{name:12} {len(often)} of {samples} samples, in {often.total()} reads: {by_rank}")
 
 # %% [markdown]
 # Without the split over the workers, each sample is read twice. No error reports it, and training only becomes slower.
@@ -475,7 +476,7 @@ def meet():
     return model, optimizer, make_loader(packed, settings, transform=images.RandomResizedCrop(32))
 
 
-# %%
+# %% tags=["slide"]
 def step(model, optimizer, batch):
     optimizer.zero_grad()
     floats = images.normalise(batch["image"].permute(0, 2, 3, 1))  # uint8 to floats
@@ -493,9 +494,9 @@ def one_step(wrap):
 
 
 # %% [markdown]
-# > **Predict.** Two ranks take one step, with their own batches. Are their losses equal afterwards? Are their weights?
+# Two ranks take one step, with their own batches. Are their losses equal afterwards? Are their weights?
 
-# %%
+# %% tags=["slide"]
 two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]  # two nodes with one rank each
 for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
     for rank, (loss, weights) in enumerate(nodes.play(partial(one_step, wrap), two)):
@@ -550,18 +551,18 @@ guess = None  # your guess, a number of ranks: for example 4
 rate, step_s = 80e6, 0.03  # change me: bytes per second of the storage, seconds per step
 batch_bytes = 10 * source.manifest.sizes.mean()
 needs = batch_bytes / step_s
-print(f"A rank needs {needs / 1e6:.0f} MB/s, so {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
+print(f"A rank needs {needs / 1e6:.0f} MB/s: {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
 
 # %% [markdown]
 # We simulate more ranks. Each rank requests its next batch when a step begins, and the storage sends one batch after the
 # other.
 
-# %%
+# %% tags=["slide"]
 import heapq
 
 
 def steps_per_s(ranks, shared, steps=200):
-    """Return the steps per second of all ranks, with one storage for all or with a copy for each rank."""
+    """Return the steps per second of all ranks, with one storage or with a copy for each rank."""
     free = [0.0] * ranks  # when each storage has sent everything that was requested before
     requests, end = [(0.0, rank, 0, 0.0) for rank in range(ranks)], 0.0
     while requests:
@@ -578,7 +579,7 @@ def steps_per_s(ranks, shared, steps=200):
 # %% [markdown]
 # The *folded* cell draws the result.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 numbers = range(1, 9)
 copies, shared = ({n: 10 * steps_per_s(n, kind) for n in numbers} for kind in (False, True))
 fed, gain = int(rate / needs), shared[8] / shared[1]
@@ -662,17 +663,14 @@ def slurm_sends_usr1(pids):
 # %% [markdown]
 # The first run gets the signal in its second epoch, and the second run resumes. The third run is never stopped.
 #
-# > **Predict.** Is the last loss of the interrupted training the same as that of the third run, almost the same, or
-# > clearly different?
+# Is the last loss of the interrupted training the same as that of the third run, almost the same, or
+# clearly different?
 
-# %%
-guess = None  # your guess: for example "almost the same"
-
-# %%
+# %% tags=["slide"]
 cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
 print("first run: ", nodes.play(partial(train, cut), two, meanwhile=slurm_sends_usr1)[0])
 print("second run:", nodes.play(partial(train, cut), two)[0])
-print("in one go: ", nodes.play(partial(train, whole), two)[0], "" if guess is None else f"(your guess: {guess})")
+print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
 # The losses are equal, because the loader continues with the next batch, and because the order and the random crops depend
@@ -718,7 +716,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], "" if guess is N
 #
 # This is a job script of the course. It uses the function `task` of `lib.sh`, which is `srun --cpus-per-task="$cpus"`.
 #
-# > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many run `smallfiles epoch --count`?
+# How many processes run `smallfiles epoch "$data"`, and how many run `smallfiles epoch --count`?
 
 # %%
 from helpers import jobs
@@ -732,7 +730,7 @@ print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 # The next cell submits the script to the local cluster, if `slurm/local/up` has started one, or to the site that
 # `COURSE_SITE` names.
 
-# %%
+# %% tags=["slide"]
 sent = nodes.submit("10_read", packed, "seen")
 show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
 print(sent.log or "No job, no log.")
@@ -768,7 +766,8 @@ print(sent.log or "No job, no log.")
 # %%
 from smallfiles.training import TrainConfig
 
-show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints")), "train.arrow")
+config = TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints"))
+show.command(config, "train.arrow")
 
 # %% [markdown]
 # ```bash

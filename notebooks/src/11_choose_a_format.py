@@ -80,7 +80,7 @@ array = zarr.create_array(out / "plain.zarr", data=joined, chunks=(128 << 10,), 
 # %% [markdown]
 # The second cell defines how to read image number `i` from each of them, and how to decode it:
 
-# %%
+# %% tags=["slide"]
 import io
 import os
 
@@ -97,7 +97,7 @@ read = {
     "h5": lambda i: hdf5[ends[i] : ends[i + 1]].tobytes(),
     "tar": lambda i: os.pread(tar.fileno(), members[i].size, members[i].offset_data),
     "zarr": lambda i: array[ends[i] : ends[i + 1]].tobytes(),
-    "decode": lambda i: Image.open(io.BytesIO(blobs[i])).convert("RGB").resize((224, 224)).tobytes(),
+    "decode": lambda i: Image.open(io.BytesIO(blobs[i])).convert("RGB").resize((224, 224)),
 }
 
 # %% [markdown]
@@ -118,7 +118,7 @@ order = rng.permutation(len(paths))
 
 
 def run(read_one, indices):
-    return sum(len(read_one(i)) > 0 for i in indices)  # how many images were read
+    return sum(read_one(i) is not None for i in indices)  # how many images were read
 
 
 calls = {name: partial(run, read_one, order[:100]) for name, read_one in read.items()}
@@ -128,7 +128,7 @@ result = measure.compare(calls, unit="images")
 # `measure.compare` runs all candidates in turn, several times. A busy machine slows all of them down, so the percentages
 # below stay about the same. The *folded* cell draws them.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 rates = {name: result.rates_per_s(name) for name in calls}
 percent = {name: [float(f"{100 * np.median(rates['decode']) / rate:.2g}") for rate in runs] for name, runs in rates.items()}
 most = max(np.median(runs) for name, runs in percent.items() if name not in ("zarr", "decode"))
@@ -156,7 +156,7 @@ sys.addaudithook(lambda event, about: opened.append(str(about[0])) if event == "
 for name in ("files", "tar"):
     opened.clear()
     run(read[name], order[:100])
-    print(f"{name}: {sum(path.endswith(('.jpg', '.tar')) for path in list(opened))} opens for 100 images")
+    print(f"{name}: {sum(p.endswith(('.jpg', '.tar')) for p in list(opened))} opens for 100 images")
 
 # %% [markdown]
 # The tar file was opened once, before this cell. We know where each image begins, so we need not open the file again. This
@@ -183,25 +183,26 @@ for suffix in suffixes:
 # %%
 guess = None  # your guess, look-ups and opens per image: for example {"files": 1, "arrow": 1}
 
-# %%
+# %% tags=["slide"]
 from smallfiles.slowfs import SlowConfig, open_slow
 
-operations = {"files": 2.1, "arrow": 0.05, "h5": 0.05, "tars": 0.11, "sqfs": 0.08, "lmdb": 0.12}  # recorded earlier
+operations = dict(zip(suffixes, (2.1, 0.05, 0.05, 0.11, 0.08, 0.12)))  # measured earlier
 with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
-    for suffix in suffixes if slow.how == "fuse" else ():  # without a mount, we show the recorded counts
+    for suffix in suffixes if slow.how == "fuse" else ():  # without a mount: recorded counts
         with measure.requests(slow) as asked:
             reader = formats.open(slow / f"train.{suffix}")
             for i in order[:100].tolist():
                 reader.read(i)
         operations[suffix] = asked["metadata"] / 100
         reads = asked["reads"] / 100
-        print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {reads:.2f} reads per image")
+        print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {reads:.2f} reads")
 
 # %% [markdown]
 # The *folded* cell draws the counts.
 
 # %% jupyter={"source_hidden": true}
-title = f"Plain files cost {operations['files']:.1f} metadata operations per image, packed files almost none"
+files = operations["files"]
+title = f"Plain files cost {files:.1f} metadata operations per image, packed files almost none"
 axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base": "files", "counted": True}
 figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_of="files")
 
@@ -214,7 +215,7 @@ figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_
 #
 # The folded cell shows what a client of a real file system, MooseFS, counted for 1,000 random images.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
     asked, seen = each.extra["metadata_per_1000"], each.extra["reads_per_1000"]
     print(f"{each.name:11} {asked:5,.0f} metadata requests, {seen:5,.0f} reads per 1,000 images")
@@ -239,7 +240,7 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
 # Requests arrive at random times, and each of them needs a random time of service, one unit on average. The *load* is the
 # share of the time in which the server is busy.
 
-# %%
+# %% tags=["slide"]
 import heapq
 
 
@@ -261,7 +262,7 @@ def mean_wait(load, at_a_time=1, requests=100_000):
 # %%
 guess = None  # your guess, a load between 0 and 1: for example 0.6
 
-# %%
+# %% tags=["slide"]
 import matplotlib.pyplot as plt
 
 loads = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95])
@@ -270,13 +271,12 @@ waits = {at_a_time: [mean_wait(load, at_a_time) for load in loads] for at_a_time
 figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
 for (at_a_time, wait), marker in zip(waits.items(), "os^"):
     axes.plot(loads, wait, marker=marker)
-    axes.annotate(f"{at_a_time} at a time", (loads[-1], wait[-1]), (6, 4), textcoords="offset points")
+    axes.annotate(f"{at_a_time} at a time", (loads[-1] + 0.015, wait[-1] + 0.2))
 axes.axhline(9, color="grey", ls=":")
 if guess is not None:
     axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
     axes.legend()
-axes.spines[["top", "right"]].set_visible(False)
-axes.set(xlim=(0, 1.15), ylim=(0, 21), xlabel="load of the server", ylabel="mean wait, in service times")
+axes.set(xlim=(0, 1.15), ylim=(0, 21), xlabel="load of the server", ylabel="wait (service times)")
 one, many = waits[1][-2], waits[64][-2]
 title = f"At 90 % load a request waits {one:.0f} service times, with 64 at a time {many:.2f}"
 axes.set_title(title, loc="left", weight="bold", fontsize=11)
@@ -318,11 +318,12 @@ guess = None  # your guess, nodes that a packed file on 24 targets feeds: for ex
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simulate
 
 work = Work(samples=1_281_167, sample_bytes=110_000, step_s=0.05, decode_s=0.003, workers=8)
-lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me later
+lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me
 
 node_needs = 4 * 64 / work.step_s  # images per second that the GPUs of a node process
 node_decodes = 4 * work.workers / work.decode_s
-bytes_s = work.sample_bytes / lustre.target_bytes_s  # seconds of a target for the bytes of one image
+bytes_s = work.sample_bytes / lustre.target_bytes_s  # seconds of a target for one image
+colours = ("#CC79A7", "#D55E00", "#0072B2", "#E69F00", "#009E73")  # one for each limit
 limits = {  # images per second for all nodes together
     "packed, on 1 target": 1 / (bytes_s + lustre.request_s),
     "files, busy metadata": 5_000 / 2,
@@ -331,17 +332,18 @@ limits = {  # images per second for all nodes together
     "shards": lustre.targets / (bytes_s + 0.1 * lustre.request_s),
 }
 fed = {name: rate / node_needs for name, rate in limits.items()}  # nodes
+striped = fed["files or packed, 24 targets"]
 for name, rate in limits.items():
     print(f"{name:28} {rate:9,.0f} images/s feed {fed[name]:5.1f} nodes")
 
-# %%
+# %% tags=["slide"]
 nodes = np.array([1, 1_000])
 figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
 axes.loglog(nodes, node_needs * nodes, color="black", lw=2.5)
-axes.annotate("what the GPUs need", (1.4, node_needs), rotation=31, weight="bold")
+axes.annotate("what the GPUs need", (1.4, node_needs), rotation=32, weight="bold")
 axes.loglog(nodes, node_decodes * nodes, color="grey", ls="--")
-axes.annotate("what the workers decode", (1.05, 1.3 * node_decodes), rotation=31, color="grey")
-for (name, rate), colour in zip(limits.items(), ("#CC79A7", "#D55E00", "#0072B2", "#E69F00", "#009E73")):
+axes.annotate("what the workers decode", (1.05, 1.5 * node_decodes), rotation=32, color="grey")
+for (name, rate), colour in zip(limits.items(), colours):
     axes.axhline(rate, color=colour)
     axes.plot(fed[name], rate, "o", color=colour)
     axes.annotate(f"{name}: {fed[name]:.1f} nodes", (950, rate), ha="right", va="bottom")
@@ -350,11 +352,11 @@ if guess is not None:
     axes.legend()
 for axis in (axes.xaxis, axes.yaxis):
     axis.set_major_formatter("{x:,.0f}")
-axes.set(xlim=(1, 1_000), ylim=(1e3, 1e6), xlabel="nodes", ylabel="images per second, all nodes together")
-title = f"A striped packed file feeds {fed['files or packed, 24 targets']:.0f} nodes, shards {fed['shards']:.0f}"
+axes.set(xlabel="nodes", ylabel="images per second, all nodes", xlim=(1, 1_000), ylim=(1e3, 1e6))
+title = f"A striped packed file feeds {striped:.0f} nodes, shards {fed['shards']:.0f}"
 axes.set_title(title, loc="left", weight="bold", fontsize=11)
 described = ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in limits.items())
-show.figure(figure, alt=f"Map of limits. {title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
+show.figure(figure, alt=f"{title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
 
 # %% [markdown]
 # The black line rises because each node adds GPUs. The coloured lines are flat because all nodes share the storage. Left of a dot the GPUs are the limit, and
@@ -369,10 +371,11 @@ show.figure(figure, alt=f"Map of limits. {title}. {described}. The GPUs of a nod
 #
 # The same division, as a table of how busy the GPUs are:
 
-# %%
+# %% tags=["slide"]
+idle = min(limits["files, whole metadata"], limits["files or packed, 24 targets"])
 ways = {
     "files, busy metadata": limits["files, busy metadata"],
-    "files, idle metadata": min(limits["files, whole metadata"], limits["files or packed, 24 targets"]),
+    "files, idle metadata": idle,
     "packed, 24 targets": limits["files or packed, 24 targets"],
     "shards": limits["shards"],
     "a copy on each node": np.inf,
@@ -428,16 +431,13 @@ for name, (storage, way) in cases.items():
 # The data is not in an object store. It does not fit into a node. No program needs paths, and the samples may be read in
 # any mixed order. So the chart ends at shards.
 #
-# > **Predict.** The metadata server does 20,000 operations per second, and nobody else uses it. How many hours do 30
-# > epochs take if the images stay plain files?
+# The metadata server does 20,000 operations per second, and nobody else uses it. How many hours do 30
+# epochs take if the images stay plain files?
 
-# %%
-guess = None  # your guess, hours: for example 20
-
-# %%
+# %% tags=["slide"]
 images, epochs, operations_s = 14_197_122, 30, 20_000
 print(f"metadata server: {2 * images * epochs / operations_s / 3600:.1f} h")
-print(f"8 nodes, whose 32 GPUs need 0.1 s for 64 images each: {images * epochs / (32 * 64) * 0.1 / 3600:.1f} h")
+print(f"32 GPUs, 64 images in 0.1 s each: {images * epochs / (32 * 64) * 0.1 / 3600:.1f} h")
 
 # %% [markdown]
 # The metadata server needs twice as long as the GPUs, so the GPUs wait half of the time. `smallfiles advise` makes this
@@ -447,9 +447,9 @@ print(f"8 nodes, whose 32 GPUs need 0.1 s for 64 images each: {images * epochs /
 from smallfiles.advise import Measured, advise
 from smallfiles.scaling.config import TrainingPlan
 
-place = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
+place = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004}
 node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9), "cache_bytes": int(400e9)}
-measured = Measured(samples=images, sample_bytes=110_000, **place, **node)
+measured = Measured(samples=images, sample_bytes=110_000, together_s=0.0005, **place, **node)
 plan = TrainingPlan(nodes=8, epochs=epochs, step_s=0.1, metadata_ops_s=operations_s)
 advice = advise(measured, plan, "imagenet21k")
 print(*advice.reasons, "", *advice.commands, sep="\n")
@@ -457,11 +457,12 @@ print(*advice.reasons, "", *advice.commands, sep="\n")
 # %% [markdown]
 # The *folded* cell draws the hours that it forecasts.
 
-# %% jupyter={"source_hidden": true}
-times, gpus_s = advice.hours["files"] / advice.hours[advice.way], epochs * images / (32 * 64) * 0.1
+# %% tags=["slide"] jupyter={"source_hidden": true}
+times = advice.hours["files"] / advice.hours[advice.way]
+gpus_s = epochs * images / (32 * 64) * 0.1
 title = f"30 epochs take {times:.2g} times as long from plain files as from {advice.way} data"
 axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "marks": {"GPUs alone": gpus_s / 3600}}
-figures.bars(advice.hours, title, **axes, guess=guess, guess_of="files", note="a model", counted=True)
+figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 
 # %% [markdown]
 # The chart ended at shards, but `advise` names one packed file, because it also knows the number of nodes. On 8 nodes, both
@@ -532,7 +533,7 @@ my_nodes = 16
 
 for name in ("files", "packed", "staged", "shards"):
     found = simulate(mine, site, WAYS[name], my_nodes)
-    print(f"{name:7} {found.epoch_s:6,.0f} s per epoch, GPUs wait {found.waiting:4.0%}; the limit: {found.limit}")
+    print(f"{name:7} {found.epoch_s:6,.0f} s, GPUs wait {found.waiting:4.0%}; limit: {found.limit}")
 
 # %% [markdown]
 # Choose the first way in this list whose GPUs wait for less than 5 % of the time. Skip *staged* if a copy does not fit into

@@ -224,17 +224,18 @@ guess = None  # your guess, percent with two workers: for example 30
 def wrong(dataset, workers):
     chosen = RandomSampler(truth, replacement=True, num_samples=12_000)
     settings = {"num_workers": workers, "multiprocessing_context": "fork"}
-    return sum(int((~right).sum()) for right in DataLoader(dataset, 100, sampler=chosen, **settings))
+    loader = DataLoader(dataset, 100, sampler=chosen, **settings)
+    return sum(int((~right).sum()) for right in loader)
 
 
 shares = {}
 for way, n in (("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 2)):
     shares[f"{way}; {n} worker{'s' * (n > 1)}"] = [wrong(IsRight(way), n) / 120 for _ in range(3)]
 two, _, pread = shares.values()
-title = f"With two workers {min(two):.0f} to {max(two):.0f}% of samples are wrong, with os.pread {max(pread):.2g}%"
+title = f"{min(two):.0f} to {max(two):.0f}% of samples are wrong, with os.pread {max(pread):.2g}%"
 title = title if median(two) else "This time the two workers rarely met: run the cell again"
-look = {"groups": ("seek", "os.pread"), "note": "12,000 samples per run", "guess_of": "seek, pause, read; 2"}
-figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
+look = {"groups": ("seek", "os.pread"), "guess_of": "seek, pause, read; 2"}
+figures.bars(shares, title, x="wrong samples (% of 12,000 per run)", guess=guess, **look)
 
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
@@ -328,7 +329,7 @@ print("without dots:", parts_of(written("escaped.tar", *escaped)))
 #
 # *Optional, 3 minutes.*
 #
-# > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. Which samples does each rank get?
+# Two ranks read `a.tar` and `b.tar`, with one sample in each. Which samples does each rank get?
 
 # %%
 from unittest.mock import patch
@@ -418,7 +419,7 @@ figures.lines(copied, title, **axes, guess=guess, marks=marks)
 # Workers pass their batches to the main process through `/dev/shm`. In this experiment it has only 8 MB. A worker sends eight samples
 # of 600,000 numbers in batches of four, first as floats (4 bytes per number) and then as bytes.
 #
-# > **Predict.** Which of them arrive: the floats, the bytes, or both?
+# Which of them arrive: the floats, the bytes, or both?
 #
 # **Your turn.** After your guess, find a size of `batch` with which both arrive.
 
@@ -519,7 +520,7 @@ print(in_child(keep_batches))
 #
 # *Optional, 2 minutes.*
 #
-# > **Predict.** We let Arrow join pieces of 64 MiB into one array. How many pieces fit: 31, 32, or 33?
+# We let Arrow join pieces of 64 MiB into one array. How many pieces fit: 31, 32, or 33?
 
 # %%
 pieces = 33  # change me after your guess; with 31, the cell needs 2 GB of memory
@@ -539,7 +540,7 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of 64 MiB ar
 #
 # ### No space left
 #
-# > **Predict.** A file system has room for 12 MB and for five inodes. How many empty files can you create: four, five, or any number?
+# A file system has room for 12 MB and for five inodes. How many empty files can you create: four, five, or any number?
 #
 # The *folded* cell tries to create five files, and then calls `df -h` and `df -i`.
 
@@ -559,8 +560,8 @@ print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 #
 # *Optional, 3 minutes.*
 #
-# > **Predict.** This kernel has an HDF5 file open for writing. Can another process read the file with locking, without locking, or
-# > both?
+# This kernel has an HDF5 file open for writing. Can another process read the file with locking, without locking, or
+# both?
 #
 # The *folded* cell tries both.
 
@@ -594,7 +595,7 @@ with h5py.File(path, "r+"):
 # The program in the *folded* cell has the same problem: it is passed with `python -c`, so it has no file. It defines a class, and passes
 # an object of this class to a worker. First it starts the worker with spawn, which pickles the object, and then with fork.
 #
-# > **Predict.** Which start fails: spawn, fork, or both?
+# Which start fails: spawn, fork, or both?
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -658,8 +659,8 @@ print(in_child(in_a_task))
 #
 # ### Connection refused, or a job that hangs
 #
-# > **Predict.** At one port, no program listens. At another port, a server accepts connections and never answers. Which request would
-# > hang without a timeout: the first, the second, or both?
+# At one port, no program listens. At another port, a server accepts connections and never answers. Which request would
+# hang without a timeout: the first, the second, or both?
 #
 # The *folded* cell sends both requests, with a timeout.
 

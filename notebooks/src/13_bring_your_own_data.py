@@ -74,11 +74,11 @@ for part in ("images", "masks"):
 # %%
 guess = None  # your guess, two numbers: for example (200, 10)
 
-# %%
+# %% tags=["slide"]
 from torchvision.datasets import ImageFolder
 
 wrong = ImageFolder(folder)
-print(f"{len(wrong)} samples of the classes {wrong.classes}; the first image has label {wrong.targets[0]}")
+print(f"{len(wrong)} samples of the classes {wrong.classes}; the first has {wrong.targets[0]}")
 
 # %% [markdown]
 # No error is raised. But a network would learn to distinguish photographs from masks, and it would be very good at it.
@@ -89,7 +89,7 @@ print(f"{len(wrong)} samples of the classes {wrong.classes}; the first image has
 masks_by_name = {path.stem: path for path in (folder / "masks").iterdir()}
 images = sorted((folder / "images").iterdir())
 pairs = [(path, masks_by_name[path.stem]) for path in images if path.stem in masks_by_name]
-print(f"{len(images)} images, {len(pairs)} of them with a mask; one is {pairs[0][0].name} and {pairs[0][1].name}")
+print(f"{len(images)} images, {len(pairs)} with a mask; {pairs[0][0].name} has {pairs[0][1].name}")
 
 # %% [markdown]
 # `sources.load` pairs files in this way. It also finds the folders and suffixes, and its notes say how it understood your data.
@@ -138,7 +138,7 @@ def pair(index):
 index = 4  # change me: another sample, 0 to 199
 image, mask = pair(index)
 print(f"fields: {list(reader.fields)}")
-print(f"{reader.key(index)} has {image.size} pixels; the numbers in its mask: {np.unique(mask).tolist()}")
+print(f"{reader.key(index)}: {image.size} pixels; numbers in its mask: {np.unique(mask).tolist()}")
 print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size(index):,}")
 
 # %% [markdown]
@@ -151,7 +151,7 @@ print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size
 #
 # Training shows the network a random crop of each image, so the mask must be cropped, too. Here is a first attempt:
 
-# %%
+# %% tags=["slide"]
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
@@ -189,7 +189,7 @@ def yours(image, mask):
 # %% [markdown]
 # The *folded* cell contains the answer, `together`. It draws a sample and its crops, with the outline of the mask.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 import torch
 from matplotlib.figure import Figure
 
@@ -231,7 +231,7 @@ def overlap(crops, index):
 
 
 found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, yours, together)}
-title = f"Cropped separately, mask and object have an IoU of only {np.nanmedian(found['apart']):.0f}%"
+title = f"Cropped separately, mask and object have an IoU of {np.nanmedian(found['apart']):.0f}%"
 dots = f"masks ({found['apart'].count(0)} at 0% in apart)"
 figures.bars(found, title, x="IoU (%)", dots=dots, guess=guess, guess_of="apart")
 
@@ -281,9 +281,9 @@ for row, name in zip(rows[:3], files):
 # %%
 guess = None  # your guess, images with their own row: for example 20
 
-# %%
+# %% tags=["slide"]
 right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
-print(f"{right} of {len(rows)} images got their own row", "" if guess is None else f"(your guess: {guess})")
+print(f"{right} of {len(rows)} images got their own row (your guess: {guess})")
 
 # %% [markdown]
 # The table is in random order, and a shuffled list has on average one item in its old place. No error was raised. So join *by
@@ -308,12 +308,8 @@ except SmallfilesError as error:
 # %% [markdown]
 # The toolbox refuses the weight as a label. A label must be a whole number, and 22.9 would become class 22.
 #
-# > **Predict.** Suppose that somebody has rounded the weights to whole grams. Is this column refused, too?
-
-# %%
-guess = None  # your guess: "refused" or "accepted"
-
-# %% [markdown]
+# Suppose that somebody has rounded the weights to whole grams. Is this column refused, too?
+#
 # The *folded* cell rounds the weights, and loads them as labels.
 
 # %% jupyter={"source_hidden": true}
@@ -333,8 +329,7 @@ try:
     result = f"accepted, as {len(classes)} classes, and {once} of these classes have a single image"
 except SmallfilesError:
     result = "refused"
-yours_was = "" if guess is None else f" Your guess was: {guess}."
-show.say(f"In whole grams, weights are **{result}**.{yours_was}")
+show.say(f"In whole grams, weights are **{result}**.")
 
 # %% [markdown]
 # Labels are whole numbers, too, so the type of the column cannot warn you. Ask a question instead: are 22 and 23 more alike
@@ -364,7 +359,7 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 # 1 tell us the sizes. The *folded* cell draws both joins. The blue dots are one species, and the title of each plot shows their
 # correlation (of the logarithms).
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 from pathlib import Path
 
 weight_of = {Path(row["filename"]).stem: float(row["weight"]) for row in rows}  # by name
@@ -470,7 +465,7 @@ show.figure(figure, alt=f"Six images of each of two patients. {title}.")
 guess = None  # your guess, percent: for example 70
 
 
-# %%
+# %% tags=["slide"]
 def accuracy(val):
     """Return how many validation images get the right label, in percent."""
     train, new = scans[~val].reshape(-1, 256), scans[val].reshape(-1, 256)
@@ -490,7 +485,8 @@ rngs = [np.random.default_rng(seed) for seed in range(9)]
 found = {split.__name__: [accuracy(split(rng)) for rng in rngs] for split in (by_image, by_patient)}
 seems, new = (np.median(runs) for runs in found.values())
 title = f"Split by image, the accuracy seems to be {seems:.0f}%; on new patients it is {new:.0f}%"
-figures.bars(found, title, x="accuracy (%)", dots="splits", guess=guess, guess_of="by_image", counted=True)
+look = {"x": "accuracy (%)", "dots": "splits", "guess": guess, "guess_of": "by_image"}
+figures.bars(found, title, counted=True, **look)
 
 # %% [markdown]
 # The classifier, the images and the share are the same. But in a split by image, each patient has images on both sides. The most
@@ -505,7 +501,7 @@ figures.bars(found, title, x="accuracy (%)", dots="splits", guess=guess, guess_o
 # `smallfiles split scans.arrow --rule train=0.8,val=0.2 --split-by patient`. `LoaderConfig(split="val")` then loads the validation
 # images.
 
-# %%
+# %% tags=["slide"]
 from smallfiles.pack import split
 
 _, report = split(scanned, {"train": 0.8, "val": 0.2}, split_by="patient")
@@ -522,12 +518,8 @@ print("images:", report.samples, "patients:", report.groups, "patients in both:"
 # The mask has hardly any bytes, as you saw in section 1, because PNG stores large areas of one class in a few bytes. But it has as
 # many pixels as the image.
 #
-# > **Predict.** How much more processor time does a sample need with its mask?
-
-# %%
-guess = None  # your guess, percent more: for example 20
-
-# %% [markdown]
+# How much more processor time does a sample need with its mask?
+#
 # The *folded* cell measures nine rounds of batches without masks and with masks.
 
 # %% jupyter={"source_hidden": true}
@@ -548,10 +540,9 @@ clocked(both)  # the first batches take longer
 rounds = [(clocked(alone), clocked(both)) for _ in range(9)]
 extra = [100 * (with_mask / without - 1) for without, with_mask in rounds]
 alone_ms = 10 * np.median(rounds, axis=0)[0]  # a round has 100 samples
-yours_was = "" if guess is None else f" Your guess was {guess} %."
 show.say(
     f"The image alone needs {alone_ms:.1f} ms. With its mask it is about **{round(np.median(extra), -1):.0f} % more** "
-    f"(in single rounds {min(extra):.0f} to {max(extra):.0f} %).{yours_was}"
+    f"(in single rounds {min(extra):.0f} to {max(extra):.0f} %)."
 )
 
 # %% [markdown]
@@ -562,7 +553,7 @@ show.say(
 # Second, the reading. We compare four ways to store a sample: as two files, as one file that contains both, as two blobs of a
 # packed file, and as one blob.
 #
-# > **Predict.** How many files does each of the four ways open for one sample?
+# How many files does each of the four ways open for one sample?
 #
 # The *folded* cell writes image and mask of each sample one after the other into a new file, and packs these 200 files. Then it
 # counts the files that each of the four ways opens.
@@ -625,23 +616,20 @@ from helpers.delivery import delivered
 
 trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
 own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
-columns, ignore = [], ["survey/trees.csv"] if own == str(trees) else []  # change me if needed: lists of rules
+columns, ignore = [], ["survey/trees.csv"] if own == str(trees) else []  # change me if needed
 for _, (at, _, names) in zip(range(8), os.walk(own)):  # show at most eight folders
     print(f"{os.path.relpath(at, own)}: {len(names)} files {sorted(names)[:2]}")
 
 # %% [markdown]
-# > **Predict.** How many samples does the toolbox find?
+# How many samples does the toolbox find? Write down your guess.
 
-# %%
-guess = None  # your guess, samples: for example 60
-
-# %%
+# %% tags=["slide"]
 try:
     mine = sources.load(own, columns=columns, ignore=ignore)
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e6:.1f} MB (your guess: {guess})")
+    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e6:.1f} MB")
     print(*mine.notes, sep="\n")
-    print(f"these samples need {planned.inodes_now} files and folders now, and {planned.inodes_then} packed")
+    print(f"files and folders: {planned.inodes_now} now, {planned.inodes_then} packed")
 except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
@@ -666,9 +654,10 @@ except SmallfilesError as error:
 # %%
 from smallfiles.training import TrainConfig
 
-commands = ["smallfiles pack data shapes.arrow --dry-run", PackConfig().to_cli("data", "shapes.arrow")]
-look = "smallfiles inspect shapes.arrow --picture sheet.html"
-commands += [look, TrainConfig(target="mask", epochs=20).to_cli("shapes.arrow")]
+commands = ["smallfiles pack data shapes.arrow --dry-run"]
+commands += [PackConfig().to_cli("data", "shapes.arrow")]
+commands += ["smallfiles inspect shapes.arrow --picture sheet.html"]
+commands += [TrainConfig(target="mask", epochs=20).to_cli("shapes.arrow")]
 show.say("\n".join(["```bash", *commands, "```"]))
 
 # %% [markdown] id="key-points"

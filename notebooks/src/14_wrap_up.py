@@ -42,7 +42,8 @@ from helpers.delivery import delivered
 
 seed = 2026  # change me: another seed is another delivery
 delivery = delivered(setup.path(), setup.scratch / "delivery", seed).folder
-print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))[:8], "…", sep="\n")
+paths = sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))
+print(*paths[:8], "…", sep="\n")
 
 # %% [markdown] id="recall"
 # > **Recall** (12). A worker fails with `unable to allocate shared memory`. Where do you look? Where do you look if a
@@ -97,7 +98,7 @@ from pathlib import Path
 from smallfiles.errors import SmallfilesError
 from smallfiles.pack import PackConfig, pack
 
-packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"  # a new folder, so that this cell may run twice
+packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"  # new whenever this cell runs
 source = replace(source, notes=())  # they were printed above
 try:
     pack(source, packed, PackConfig())
@@ -111,7 +112,7 @@ except SmallfilesError as error:
 # The message does not mention two other faults. One image is truncated, which shows only when its bytes are read. Some
 # images have no row in the table.
 
-# %%
+# %% tags=["slide"]
 report = pack(source, packed, PackConfig(on_error="skip"))
 images = {path.stem for path in (delivery / "survey" / "images").glob("*.jpg")}
 known = set(source.manifest.values["id"].to_pylist())
@@ -122,7 +123,7 @@ print("images without a row:", *sorted(images - known))
 # %% [markdown]
 # The *folded* cell draws which ids are missing in the table, in the images, and in the masks:
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
 whole = known - {Path(one.key).stem for one in report.skipped}
 places = {"row": known, "image": images, "mask": masks}
@@ -159,22 +160,22 @@ def mine(notebook, name):
 
 
 # %% [markdown]
-# > **Predict.** Which of your numbers tells you whether the CPUs of a node can feed its GPUs: `08 images_per_s` or `08 cpu_ms`?
+# Which of your numbers tells you whether the CPUs of a node can feed its GPUs: `08 images_per_s` or `08 cpu_ms`?
 
 # %%
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
-planned, node_needs = 10, 4 * 64 / 0.05  # change me: epochs; trees per second that the GPUs of a node process
+planned, node_needs = 10, 4 * 64 / 0.05  # change me: epochs; trees/s that a node's GPUs process
 opens, gone = mine("01", "opens_per_s"), worksheet.missing()
 
 
 def say_what_they_decide(decided):
-    rows = [f"| {name}{' (recorded)' * (name in gone)} | {text} |" for name, text in decided.items()]
+    rows = [f"| {n}{' (recorded)' * (n in gone)} | {text} |" for n, text in decided.items()]
     show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
 
 
 say_what_they_decide({
-    "01 latency_ms": f"a worker waits {2 * mine('01', 'latency_ms'):.2g} ms for the two files of a tree",
-    "01 opens_per_s": f"a node reads {opens / 2:,.0f} trees/s from files; its GPUs need {node_needs:,.0f}",
+    "01 latency_ms": f"a worker waits {2 * mine('01', 'latency_ms'):.2g} ms for two files",
+    "01 opens_per_s": f"files: a node reads {opens / 2:,.0f} trees/s, and needs {node_needs:,.0f}",
     "08 cpu_ms": f"a node needs {node_needs * mine('08', 'cpu_ms') / 1000:.1f} CPUs for decoding",
 })
 
@@ -192,11 +193,11 @@ say_what_they_decide({
 # %% jupyter={"source_hidden": true}
 say_what_they_decide({
     "02 inodes": f"files: {2 * trees:,} inodes, {2 * trees / mine('02', 'inodes'):,.0f} times the set of notebook 02",
-    "03 rows_per_batch": f"an Arrow file gets at most {mine('03', 'rows_per_batch')} rows per record batch",
+    "03 rows_per_batch": f"Arrow: at most {mine('03', 'rows_per_batch')} rows per record batch",
     "04 layout": f"an HDF5 file gets the layout {mine('04', 'layout')}",
-    "05 shard_images": f"shards get at least {100 * mine('05', 'shard_images'):,} trees, so opens cost about 1 %",
+    "05 shard_images": f"shards of {100 * mine('05', 'shard_images'):,} trees: opens cost about 1 %",
     "07 break_even_epochs": f"on the one node of notebook 07, a copy paid off after {mine('07', 'break_even_epochs'):.2g} epochs (64 nodes: see below)",
-    "08 images_per_s": f"this machine decodes {mine('08', 'images_per_s') / node_needs:.0%} of what a node needs",
+    "08 images_per_s": f"this machine feeds {mine('08', 'images_per_s') / node_needs:.0%} of a node",
     "09 in_flight": f"from an object store, keep {mine('09', 'in_flight'):.0f} requests in flight",
     "10 ranks_fed": f"from files, a node reads {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of the trees that its GPUs need (a tree is two files)",
 })
@@ -207,15 +208,15 @@ say_what_they_decide({
 # `01 latency_ms` on a local disk, measure it again on the shared file system.) The limits are divisions, as in [notebook
 # 11](11_choose_a_format.ipynb).
 
-# %%
+# %% tags=["slide"]
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
 
-storage = Storage(latency_s=mine("01", "latency_ms") / 1000)  # change me: add metadata_ops_s=50_000, …
+storage = Storage(latency_s=mine("01", "latency_ms") / 1000)  # change me: metadata_ops_s=50_000, …
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=mine("08", "cpu_ms") / 1000)
 
 bytes_s = sample_bytes / storage.target_bytes_s  # seconds of a target for the bytes of a tree
 feeds = {  # trees per second for all nodes together
-    "files: metadata": storage.metadata_ops_s / 4,  # a look-up and an open, for the image and for the mask
+    "files: metadata": storage.metadata_ops_s / 4,  # a look-up and an open for image and mask
     "files: targets": storage.targets / (bytes_s + 2 * storage.request_s),
     "packed": storage.stripes / (bytes_s + 2 * storage.request_s),
     "shards": storage.targets / (bytes_s + sample_bytes / 1e6 * storage.request_s),  # reads of 1 MB
@@ -223,7 +224,7 @@ feeds = {  # trees per second for all nodes together
 for name, rate in feeds.items():
     print(f"{name:16} {rate:9,.0f} trees/s feed {rate / node_needs:5.1f} nodes")
 cpus = work.gpus * work.workers / work.decode_s
-print(f"{'decoding':16} {cpus:9,.0f} trees/s by the workers of each node, whose GPUs need {node_needs:,.0f}")
+print(f"{'decoding':16} {cpus:9,.0f} trees/s by the workers of each node")
 
 # %% [markdown]
 # The division already names the limits. For whole trainings we also need queues and the time to copy, so we use the
@@ -231,7 +232,7 @@ print(f"{'decoding':16} {cpus:9,.0f} trees/s by the workers of each node, whose 
 
 # %%
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}
-ways = ways_of(sample_bytes) | {name: replace(WAYS[name], **counts) for name, counts in twice.items()}
+ways = ways_of(sample_bytes) | {name: replace(WAYS[name], **twice[name]) for name in twice}
 order = ("packed", "shards", "staged", "files")
 for name in order:
     last = simulate(work, storage, ways[name], 64)
@@ -256,7 +257,7 @@ def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
 
 copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
 print(f"Each of the 64 nodes copies {copied:.0f} GB, and needs this much free memory or disk.")
-print(f"All targets together deliver {read:.0f} GB/s, so the copies need {64 * copied / read:.0f} s.")
+print(f"All targets deliver {read:.0f} GB/s together: the copies need {64 * copied / read:.0f} s.")
 
 # %% [markdown]
 # > **Predict.** After how many epochs have the copies paid off, compared with shards? Divide the seconds of the copies by
@@ -268,7 +269,7 @@ guess = None  # your guess, epochs: for example 5
 # %% [markdown]
 # The *folded* cell computes it, also for a broadcast, and draws the time of a whole training:
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["slide"] jupyter={"source_hidden": true}
 from smallfiles.measure.drawing import INK
 
 
@@ -317,11 +318,8 @@ print(f"{checked.samples} samples read again, problems: {checked.problems or 'no
 # Now we copy the file to `/dev/shm`, which is memory. Linux counts how many bytes a process gets from disks, in the file
 # `/proc/self/io`. So we can count what a copy saves.
 #
-# > **Predict.** The packed file was just read. How many bytes does an epoch read from the disk without the copy, and how
-# > many with it?
-
-# %%
-guess = None  # your guess, bytes from the disk: for example {"where it is": 5_000_000, "staged": 0}
+# The packed file was just read. How many bytes does an epoch read from the disk without the copy, and how
+# many with it?
 
 # %%
 from smallfiles import formats, staging
@@ -430,7 +428,7 @@ figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs
 # it ends.
 
 # %%
-program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
+program = []  # change me: what starts your training, such as ["python", "/path/to/train.py"]
 
 # %% [markdown]
 # The *folded* cell writes the stand-in and runs `smallfiles profile -- …`:
@@ -534,11 +532,12 @@ else:
 # %%
 guess = None  # your guess: for example 3
 
-# %%
+# %% tags=["slide"]
+ops_s, request_s = storage.metadata_ops_s, storage.request_s
 changes = {  # change me: add the number that you doubt most
     "as it is": {},
-    "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=storage.metadata_ops_s / 10)},
-    "a tenth of the time per request": {"storage": replace(storage, request_s=storage.request_s / 10)},
+    "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=ops_s / 10)},
+    "a tenth of the time per request": {"storage": replace(storage, request_s=request_s / 10)},
     "the file on one target": {"storage": replace(storage, stripes=1)},
     "on 4 nodes": {"nodes": 4},
     "10 times the epochs": {"epochs": 10 * planned},

@@ -257,7 +257,7 @@ def compare(
         cases.append(
             Case(name, run if before else long_enough(run, _RUN_S, _MOST_CALLS), warm_up=before is None)
         )
-    found = interleaved(cases, rounds, 0, f"{len(cases)} ways", failed, bar)
+    found = interleaved(cases, rounds, 0, f"{len(cases)} way{'s' * (len(cases) > 1)}", failed, bar)
     if not found:
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
         raise UsageError(

@@ -87,4 +87,4 @@ else:
     quota = copies_that_fit(quota_bytes, quota_inodes, **imagenet)
     bytes_alone = copies_that_fit(quota_bytes, None, **imagenet)
     show.say(f"ImageNet fits **{copies}** times into this {here.kind}.")
-    show.say(f"It fits **{quota}** times into the quota. If only bytes counted, it would fit {bytes_alone} times.")
+    show.say(f"It fits **{quota}** times. If only bytes counted, it would fit {bytes_alone} times.")

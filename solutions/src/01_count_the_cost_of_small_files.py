@@ -72,7 +72,9 @@ inodes_verdict
 
 
 # %% id="answer-2"
-def hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float:
+def hours_to_open(
+    files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int
+) -> float:
     """Hours until all files of one job are open."""
     # --8<-- solution
     waiting_s = files * wait_s / max(1, min(in_flight, files))
@@ -126,8 +128,8 @@ import os
 source = setup.source()
 paths = source.manifest.paths.to_pylist()
 if inodes_verdict:
-    found = sum(1 + len(files) for _, _, files in os.walk(source.root))  # each folder, and the files in it
-    show.say(f"You predict **{inodes_needed(paths):,}** inodes for {len(paths):,} files; it has **{found:,}**.")
+    found = sum(1 + len(files) for _, _, files in os.walk(source.root))  # folders, and their files
+    show.say(f"You predict **{inodes_needed(paths):,}** inodes; there are **{found:,}**.")
 
 # %% id="measure"
 from concurrent.futures import ThreadPoolExecutor
@@ -141,25 +143,29 @@ for in_flight in (1, 2, 16) if hours_verdict else ():
     predicted_s = 3600 * hours_to_open(len(paths), 0.004, in_flight, 1_000, 1)
     began = perf_counter()
     with ThreadPoolExecutor(in_flight) as pool:
-        list(pool.map(lambda path: server.read_into(path, memoryview(bytearray(buffer_bytes))), paths))
+        read = lambda path: server.read_into(path, memoryview(bytearray(buffer_bytes)))
+        list(pool.map(read, paths))
     measured_s = perf_counter() - began
-    show.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, measured **{measured_s:.2f} s**.")
+    show.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, it took **{measured_s:.2f}**.")
 
 # %% [markdown] id="explain"
 # The measured time is usually a little longer, because threads must start, the system wakes them up late, and the bytes
 # are read, too. On a busy machine it is much longer. The prediction is still good enough to tell an hour from a day.
 
 # %% id="imagenet"
-cluster_ms = 4.0  # change me: milliseconds to open a file on your cluster (4.0: the slow storage above)
-here_ms = float(worksheet.value("01", "latency_ms", 0.0))  # noted by notebook 01; 0 if it has not run
+cluster_ms = 4.0  # change me: milliseconds to open a file on your cluster (4.0 above)
+here_ms = float(worksheet.value("01", "latency_ms", 0.0))  # from notebook 01, or 0
 if hours_verdict:
-    server = 2_500  # files per second: a busy server that answers 5,000 requests, and two requests per file
-    show.say(f"ImageNet's training images, 8 opens in flight, a server that opens {server:,} files per second:")
-    for where, wait_ms in {"Here" if here_ms else "Without a wait": here_ms, "On the cluster": cluster_ms}.items():
-        alone, together = (hours_to_open(1_281_167, wait_ms / 1e3, 8, server, jobs) for jobs in (1, 30))
-        limits = ["the wait" if wait_ms / 1e3 / 8 > jobs / server else "the server" for jobs in (1, 30)]
+    server = 2_500  # files per second: a busy server answers 5,000 requests, two per file
+    show.say(f"ImageNet, 8 opens in flight, a server that opens {server:,} files per second:")
+    here = "Here" if here_ms else "Without a wait"
+    for where, wait_ms in {here: here_ms, "On the cluster": cluster_ms}.items():
+        wait_s = wait_ms / 1e3
+        alone, together = (hours_to_open(1_281_167, wait_s, 8, server, jobs) for jobs in (1, 30))
+        limits = ["the wait" if wait_s / 8 > jobs / server else "the server" for jobs in (1, 30)]
         show.say(
-            f"{where}, {wait_ms:.2g} ms per file: **{60 * alone:.1f} minutes** for one job ({limits[0]} decides), "
+            f"{where}, {wait_ms:.2g} ms per file: **{60 * alone:.1f} minutes** for one job "
+            f"({limits[0]} decides), "
             f"**{together:.1f} hours** for each of thirty ({limits[1]} decides)."
         )
 else:
@@ -181,5 +187,5 @@ seen = None
 if own and inodes_verdict:
     seen = check.own_inodes(inodes_needed, Path(own).expanduser())
 else:
-    show.say("Solve task 1, and write a path into the cell above; then this cell counts with your function.")
+    show.say("Solve task 1, and write a path into the cell above; then this cell counts.")
 seen

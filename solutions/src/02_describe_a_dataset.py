@@ -138,7 +138,8 @@ else:
     by_name = {PurePosixPath(tree.path(row)).stem: tree.target(row) for row in range(7)}
     theirs = {path: truth[int(path[-13:-5]) - 1] - 1 for path in yours}
     show.say(f"**{same} of {len(yours)}** labels are those of `smallfiles.sources`.")
-    show.say(f"Your guard: **{label_order(yours, by_name)}**; for `ID - 1`: **{label_order(theirs, by_name)}**.")
+    guards = label_order(yours, by_name), label_order(theirs, by_name)
+    show.say("Your guard: **{}**; for `ID - 1`: **{}**.".format(*guards))
 
 # %% [markdown] id="meaning"
 # A function that knows the labels of a few images also detects files that were renumbered or mixed up. For the real data set
@@ -162,7 +163,8 @@ from smallfiles.manifest import Manifest
 
 if own and guard:
     path = Path(own).expanduser()
-    manifest = Manifest.load(path) if path.suffix == ".json" else sources.load(path, split="val").manifest
+    is_json = path.suffix == ".json"
+    manifest = Manifest.load(path) if is_json else sources.load(path, split="val").manifest
     flat = dict(zip(manifest.paths.to_pylist(), manifest.targets.to_pylist()))
     known = sum(PurePosixPath(name).stem in check.KNOWN for name in flat)
     order = label_order(flat, check.KNOWN)

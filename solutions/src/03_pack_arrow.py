@@ -116,7 +116,9 @@ def write_flickr30k(folder: Path, out: Path) -> int:
     with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for start in range(0, len(images), 64):  # about 7 MB
             part = images[start : start + 64]
-            rows = [{"key": p.name, "captions": texts[p.name], "data": p.read_bytes()} for p in part]
+            rows = [
+                {"key": p.name, "captions": texts[p.name], "data": p.read_bytes()} for p in part
+            ]
             writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
     return len(images)
     # --8<-- stub
@@ -173,7 +175,8 @@ half = setup.scratch / "half.arrow"
 try:
     three_of_ten(half)
 except OSError as error:
-    print(error, "- left:", half.name, "with", pa.ipc.open_file(half.read_bytes()).num_record_batches, "of 10 rows")
+    rows = pa.ipc.open_file(half.read_bytes()).num_record_batches
+    print(error, "- left:", half.name, "with", rows, "of 10 rows")
 
 # %% [markdown] id="task-whole"
 # ## Task 3 (part A): leave no half file

@@ -164,7 +164,8 @@ if counted:
         images = file["train/images"][...]
     offsets = np.cumsum([0, *map(len, images)]).tolist()
     whole, pairs = np.concatenate(images), list(zip(offsets, offsets[1:]))
-    touched = sum((stop - 1) // CHUNK_BYTES - start // CHUNK_BYTES + 1 for start, stop in pairs) / len(images)
+    size = CHUNK_BYTES
+    touched = sum((stop - 1) // size - start // size + 1 for start, stop in pairs) / len(images)
     for name in (None, "gzip"):
         with h5py.File(setup.scratch / "chunks.h5", "w") as file:
             chunks = {"chunks": (CHUNK_BYTES,), "maxshape": (None,)}
@@ -172,8 +173,8 @@ if counted:
             amount = sum(bytes_fetched(data, start, stop) for start, stop in pairs) / offsets[-1]
         fetched = f"**{amount:.1f} bytes** fetched per byte of image"
         show.say(f"Compression {name}: {fetched}, from {touched:.1f} chunks per image.")
-    found = "That is right" if touched < 2.5 else "These are few bytes, but from more chunks than necessary"
-    found = found if amount <= 2 else "These are more than 2 bytes. Smaller chunks fetch fewer bytes"
+    found = "That is right" if touched < 2.5 else "Few bytes, but from more chunks than necessary"
+    found = found if amount <= 2 else "More than 2 bytes. Smaller chunks fetch fewer"
     show.say(f"{found}. A contiguous array would fetch 1 byte, in one piece.")
 else:
     show.say("Solve task 2 first. Then this cell uses your function.")
@@ -284,7 +285,7 @@ def rate(read_one, count: int) -> float:
 
 # %% id="compare"
 if written and read and counted:
-    out = setup.scratch / f"blob-{time.time_ns()}.h5"  # a new name, because the last file may still be open
+    out = setup.scratch / f"blob-{time.time_ns()}.h5"  # the last file may still be open
     count = write_blob(vlen_path, out)
     read_sample(out, 0)  # opens the file
     with h5py.File(vlen_path) as file:
@@ -292,7 +293,7 @@ if written and read and counted:
     blob = rate(lambda index: read_sample(out, index), count)
     show.say(f"Rows: {rows:,.0f} samples/s. Your function: **{blob:,.0f} samples/s**.")
     if blob < rows:
-        show.say("Your function is slower. Does it look up a name in the file for each sample, such as `offsets`?")
+        show.say("Your function is slower. Does it look up `offsets` in the file for each sample?")
 else:
     show.say("Solve the tasks first. Then this cell uses your functions.")
 

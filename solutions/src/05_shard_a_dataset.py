@@ -175,13 +175,16 @@ if not (dealt and shuffled and equal):
 else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
     read = [list(wds.WebDataset(hand, shardshuffle=False)) if hand else [] for hand in hands]
-    by_rank = [[sample["__key__"] for part in read[first : first + 3] for sample in part] for first in (0, 3)]
+    by_rank = [
+        [sample["__key__"] for part in read[first : first + 3] for sample in part]
+        for first in (0, 3)
+    ]
     keys = by_rank[0] + by_rank[1]
     batches = [[own[first : first + 32] for first in range(0, len(own), 32)] for own in by_rank]
     count = -(-packed.samples // (2 * 32))  # rounded up
     ended = [sum(1 for _ in exactly(of_rank, count)) for of_rank in batches]
     show.say(
         f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together "
-        f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed. "
-        f"The ranks have {[len(of_rank) for of_rank in batches]} batches of 32, and **both end after {ended}**."
+        f"**{len(keys)} samples, {len(set(keys))} different**; {packed.samples} were packed. "
+        f"The ranks have {[*map(len, batches)]} batches of 32, and **both end after {ended}**."
     )

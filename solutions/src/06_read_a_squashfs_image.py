@@ -75,7 +75,7 @@ class Reader:
     # --8<-- solution
     def __init__(self, path, places):
         self.path, self.places = path, places
-        self.file = open(path, "rb")  # forked workers and threads may share it: nobody moves its offset
+        self.file = open(path, "rb")  # workers and threads may share it: nobody moves its offset
 
     def __getitem__(self, index):
         start, size = self.places[index]
@@ -99,7 +99,7 @@ class Reader:
     #     raise NotImplementedError  # your code: where are the bytes, and have all of them come?
     #
     # def __reduce__(self):
-    #     raise NotImplementedError  # your code: return the class and the arguments that make it again
+    #     raise NotImplementedError  # your code: return the class and its arguments
     # --8<-- end
 
 
@@ -147,5 +147,7 @@ if not solved:
     show.say("Solve the task first; then this cell reads with your reader.")
 else:
     mine = Reader(path, places)
-    show.say(count_wrong(mine.__getitem__, truth).summary("In two forked workers, with your reader"))
-    show.say(count_wrong(mine.__getitem__, truth, threads=True).summary("In four threads, with your reader"))
+    forked = count_wrong(mine.__getitem__, truth)
+    show.say(forked.summary("In two forked workers, with your reader"))
+    threads = count_wrong(mine.__getitem__, truth, threads=True)
+    show.say(threads.summary("In four threads, with your reader"))

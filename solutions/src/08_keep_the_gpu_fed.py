@@ -227,7 +227,8 @@ cured_b
 def collate(pictures, labels):
     """One batch of many views."""
     # --8<-- solution
-    return {"image": torch.from_numpy(np.stack(pictures)), "target": torch.tensor(labels, dtype=torch.int64)}
+    targets = torch.tensor(labels, dtype=torch.int64)
+    return {"image": torch.from_numpy(np.stack(pictures)), "target": targets}
     # --8<-- stub
     # raise NotImplementedError  # your code: one or two lines, a dict of two tensors
     # --8<-- end
@@ -265,6 +266,7 @@ else:
     good = follow(packed, read=Reader, picture=picture, collate=collate)
     before, after = (1e3 * sum(stages.values()) for stages in (bad, good))
     show.say(
-        f"A batch took {before:.0f} ms and takes {after:.0f} ms, **{before / after:.0f} times** as fast. "
+        f"A batch took {before:.0f} ms and takes {after:.0f} ms, "
+        f"**{before / after:.0f} times** as fast. "
         f"Now the longest stage is *{max(good, key=good.get)}*."
     )

@@ -153,7 +153,8 @@ line = Line(server.port)
 os.environ.pop("AWS_ENDPOINT_URL_S3", None)
 os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSION_TOKEN": ""})
 objectstore.push(packed.path, "s3://course/train")
-catalog = objectstore.Catalog.read(objectstore.Store(objectstore.StoreUrl.parse("s3://course/train")))
+store = objectstore.Store(objectstore.StoreUrl.parse("s3://course/train"))
+catalog = objectstore.Catalog.read(store)
 sizes = {item.name: item.bytes for item in catalog.items if item.is_data}
 
 # %% id="ask"
@@ -187,11 +188,12 @@ else:
     line.set(latency_s=0.02, cuts=5, cut_after=300_000)
     found, began = [], time.perf_counter()
     for rank in range(2):
-        for data in stream(lambda name: read_object(ask, name, sizes[name]), list(sizes), rank, 2, 4):
+        read = lambda name: read_object(ask, name, sizes[name])
+        for data in stream(read, list(sizes), rank, 2, 4):
             members = tarfile.open(fileobj=io.BytesIO(data)).getnames()
             found += [name for name in members if name.endswith(".cls")]  # one per sample
     seconds = time.perf_counter() - began
     show.say(
-        f"{len(found)} samples arrived, **{len(set(found))} of them different**, of {packed.samples}. "
-        f"{line.count()['requests']} requests were sent for {len(sizes)} shards, in {seconds:.1f} s."
+        f"{len(found)} samples arrived, **{len(set(found))} different**, of {packed.samples}. "
+        f"{line.count()['requests']} requests for {len(sizes)} shards, in {seconds:.1f} s."
     )

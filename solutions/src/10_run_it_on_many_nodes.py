@@ -93,7 +93,8 @@ from torch.utils.data import DataLoader, TensorDataset
 rank, ranks, weight = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), 0.0
 for epoch in range(2):
     seen = 0
-    for (x,) in DataLoader(TensorDataset(torch.linspace(0, 1, 400)), 10, sampler=share(400, epoch, rank, ranks)):
+    part, numbers = share(400, epoch, rank, ranks), torch.linspace(0, 1, 400)
+    for (x,) in DataLoader(TensorDataset(numbers), 10, sampler=part):
         loss, seen = float((((2 - weight) * x) ** 2).mean()), seen + len(x)
         weight += 0.2 * float(((2 - weight) * x * x).mean())
     print(f"rank {rank}, epoch {epoch}: {seen} samples, loss {loss:.3f}", flush=True)

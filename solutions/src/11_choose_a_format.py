@@ -137,14 +137,16 @@ for name, project in check.PROJECTS.items():
     sizes = f"{everything / 1e9:,.0f} GB, room for {project.room_bytes / 1e9:,.0f} GB"
     print(f"{name}: {sizes}, jumps: {project.jumps}")
     for way in WAYS if parts_verdict and training_verdict else ():
-        seconds = training_s(project.work, project.storage, WAYS[way], project.nodes, project.epochs)
+        which = project.work, project.storage, WAYS[way]
+        seconds = training_s(*which, project.nodes, project.epochs)
         print(f"    {way:7} {seconds / 3600:6.2f} h")
 
 # %% id="choice-answer"
 # --8<-- solution
-choice = {"microscopy": ("staged", 0.11), "ImageNet-21k": ("shards", 2.89), "hard negatives": ("packed", 6.26)}
+choice = {"microscopy": ("staged", 0.11), "ImageNet-21k": ("shards", 2.89)}
+choice["hard negatives"] = "packed", 6.26
 # --8<-- stub
-# choice = ...  # your answer: {"microscopy": ("files", 1.5), "ImageNet-21k": …, "hard negatives": …}
+# choice = ...  # your answer: {"microscopy": ("files", 1.5), "ImageNet-21k": …, …}
 # --8<-- end
 
 # %% id="choice-check"
@@ -163,7 +165,8 @@ for name, project in check.PROJECTS.items() if chosen else ():
     way, hours = choice[name]
     found = simulate(project.work, project.storage, WAYS[way], project.nodes)
     total = (found.first_epoch_s + (project.epochs - 1) * found.epoch_s) / 3600
-    show.say(f"**{name}**, {way}: {hours:.2f} h by hand, {total:.2f} h simulated. The limit is {found.limit}.")
+    limit = f"The limit is {found.limit}."
+    show.say(f"**{name}**, {way}: {hours:.2f} h by hand, {total:.2f} h simulated. {limit}")
 if not chosen:
     show.say("Solve the three tasks first. Then this cell compares.")
 

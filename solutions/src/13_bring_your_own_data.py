@@ -125,7 +125,8 @@ def target(column: list) -> torch.Tensor:
     """Return classes as int64 and values as float32."""
     # --8<-- solution
     if any(isinstance(value, float) for value in column):
-        return torch.tensor([float("nan") if value is None else value for value in column], dtype=torch.float32)
+        numbers = [float("nan") if value is None else value for value in column]
+        return torch.tensor(numbers, dtype=torch.float32)
     if isinstance(column[0], str):
         number = {name: rank for rank, name in enumerate(sorted(set(column)))}
         column = [number[name] for name in column]
@@ -259,5 +260,5 @@ if own and paired:
     mine = {folder / image: folder / mask for image, mask in pairs(*names).items()}
     seen = check.own_pairs(mine, folder)
 else:
-    show.say("Solve task 1, and write a path into the cell above. Then this cell checks your pairs.")
+    show.say("Solve task 1, and write a path above. Then this cell checks your pairs.")
 seen

@@ -18,7 +18,8 @@ setup = start("ex14")
 from helpers.delivery import delivered
 
 delivery = delivered(setup.path(), setup.scratch / "delivery", seed=14).folder
-print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))[:6], "…", sep="\n")
+paths = sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))
+print(*paths[:6], "…", sep="\n")
 
 # %% [markdown] id="faults"
 # ## Task 1: the faults
@@ -50,7 +51,8 @@ def faults(folder: Path) -> dict[str, set[str]]:
             Image.open(survey / "images" / f"{one}.jpg").load()
         except OSError:
             damaged.add(one)
-    return {"no image": rows - images, "no mask": rows - masks, "no row": images - rows, "damaged": damaged}
+    gone = {"no image": rows - images, "no mask": rows - masks, "no row": images - rows}
+    return gone | {"damaged": damaged}
     # --8<-- stub
     # raise NotImplementedError  # your code: about twelve lines that return four sets
     # --8<-- end
@@ -252,7 +254,8 @@ def way_at(times: float) -> str:
 
 # --8<-- solution
 solved = found and whole and paid and defended
-factor = max((1.1**n for n in range(-30, 50) if solved and way_at(1.1**n) == "staged"), default=None)
+factors = [1.1**n for n in range(-30, 50) if solved]
+factor = max((one for one in factors if way_at(one) == "staged"), default=None)
 # --8<-- stub
 # factor = None  # change me: the factor by which `read_mb_s` grows
 # --8<-- end
@@ -260,9 +263,9 @@ if not (found and whole and paid and defended) or factor is None:
     show.say("Solve all tasks and write a factor. Then this cell tries it.")
 elif way_at(factor / 1.2) == "staged" and way_at(1.2 * factor) != "staged":
     above = way_at(1.2 * factor)
-    show.say(f"Right: up to about {factor:.1f} times the rate, a copy is the shortest way, and above that {above}.")
+    show.say(f"Right: up to {factor:.1f} times the rate, a copy is shortest; above, {above}.")
 else:
-    show.say(f"At {factor:g} times, {way_at(factor)} is the shortest way. Try a factor nearer to the change.")
+    show.say(f"At {factor:g} times, {way_at(factor)} is the shortest way. Try a factor nearer.")
 
 # %% [markdown] id="ask-hints"
 # <details>

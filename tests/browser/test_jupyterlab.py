@@ -34,6 +34,8 @@ def test_notebook_03_runs_and_shows_a_progress_bar_and_its_figure(lab, pictures)
     image.scroll_into_view_if_needed()
     image.wait_for(state="visible", timeout=20_000)
     assert image.evaluate("element => element.naturalWidth") > 600
+    breaks = "elements => elements.map(element => getComputedStyle(element).wordBreak)"
+    assert set(lab.page.locator(".jp-OutputArea-output pre").evaluate_all(breaks)) == {"normal"}
 
 
 def test_exercise_00_is_solved_by_typing(lab, pictures):

@@ -57,6 +57,10 @@ class Kernel:
         """Send it a signal."""
         signal.pidfd_send_signal(self._handle, number)
 
+    def terminate(self):
+        """End it, when it is slow to end by itself."""
+        self.send_signal(signal.SIGTERM)
+
 
 def serve():
     """Fork a process for each line that comes in; only what is forked returns."""

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from build_notebooks import main
-from build_slides import page
+from build_slides import build as build_slides
 from expected import table
 from percent import from_notebook
 
@@ -112,19 +112,81 @@ def test_each_row_of_the_symptoms_leads_to_a_heading(repository):
         assert not anchor or anchor in found, f"{name} has no heading {anchor}"
 
 
-def test_the_slides_hold_all_notebooks_and_load_nothing(repository):
-    """Questions, key points and pictures of each; a lecture hall may have no network."""
-    html = page(repository)
-    sections = html.split("<section>")[1:]
-    for source in sorted((repository / "notebooks/src").glob("*.py")):
-        number = source.stem[:2]
-        mine = [section for section in sections if f"<small>{number}." in section]
-        assert any("Key points" in section for section in mine), source.stem
-        assert sum("Predict." in section for section in mine) >= 3, source.stem
-        if "![" in source.read_text(encoding="utf-8"):
-            assert any("data:image/svg+xml;base64," in section for section in mine), source.stem
-    loaded = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)|@import""", html)
-    assert loaded and all(one.startswith("data:") for one, _ in loaded)
+def test_the_slides_of_each_plan_explain_each_section_and_load_nothing(repository):
+    """A lecture hall may have no network. Each section ends with its explanation, below code or a picture."""
+    decks = build_slides(repository, None)
+    assert set(decks) == {"three_hours.html", "one_day.html", "two_days.html"}
+    parts = (repository / "docs/instructor_guide.md").read_text().split("\n### ")
+    row = re.compile(r"^\| \d:\d\d \| \d+ \| (?:Welcome; )?\[?(\d\d)\b", re.MULTILINE)
+    planned = {part.partition("\n")[0].lower().replace(" ", "_"): row.findall(part) for part in parts}
+    for name, deck in decks.items():
+        pages = deck.split("<section>")[1:]
+        explained = [page for page in pages if '<div class="takeaway">' in page]
+        assert len(explained) == sum("<strong>Hook.</strong>" in page for page in pages) >= 12, name
+        assert all("<img " in page or "<pre class" in page for page in explained), name
+        assert all("<strong>Bridge.</strong>" in page for page in explained), name
+        assert set(planned[name[:-5]]) == set(re.findall(r"<h1>(\d\d) · ", deck)), name
+        shown = re.sub(r"<pre.*?</pre>", "", deck, flags=re.DOTALL)  # code may name addresses
+        loaded = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)|@import""", shown)
+        assert loaded and all(one.startswith("data:") for one, _ in loaded)
+
+
+GUIDE = """## Three plans
+
+### Three hours
+
+| From | Minutes | What | Skip |
+|---|---|---|---|
+| 0:00 | 20 | Welcome; [01](../notebooks/01_count.ipynb) section 2: opens | section 1 |
+| 0:20 | 15 | Break | |
+
+### When you are late
+
+### 01 · Count
+
+**Section 2, opens.**
+*Hook*: "Why so slow?" Wait.
+*Ask*: How many opens?
+*Wrong answers*: "None." There are some.
+*Explanation*: Each file
+is opened.
+*Bridge*: And then?
+"""
+SECTIONS = """# %% [markdown]
+# # 01 · Count
+#
+# %% [markdown]
+# ## 1 · First
+#
+# %% [markdown]
+# ## 2 · Second
+#
+# %% tags=["slide"]
+opens = 203
+# %%
+not_on_a_slide = 0
+"""
+
+
+def test_a_slide_shows_code_and_figure_of_a_tagged_cell_and_the_notes_what_the_guide_says(checkout):
+    (checkout / "notebooks/src/01_count.py").write_text(SECTIONS)
+    (checkout / "docs").mkdir()
+    (checkout / "docs/instructor_guide.md").write_text(GUIDE)
+    run(checkout)
+    notebook = json.loads((checkout / "notebooks/01_count.ipynb").read_text())
+    figure = {"text/html": '<img alt="203 opens" src="data:,">', "text/plain": "Figure"}
+    drawn = {"output_type": "display_data", "metadata": {}, "data": figure}
+    printed = {"output_type": "stream", "name": "stdout", "text": ["203 opens\n"]}
+    notebook["cells"][3]["outputs"] = [printed, drawn]
+    (checkout / "executed").mkdir()
+    (checkout / "executed/01_count.ipynb").write_text(json.dumps(notebook))
+    (deck,) = build_slides(checkout, checkout / "executed").values()
+    cover, title, question, code, figure, pause = deck.split("<section>")[1:]
+    assert "Three hours" in cover and "01 · Count" in title and "section 1" in title and "Break" in pause
+    assert "Why so slow?" in question and "How many opens?" in question and "There are some" in question
+    assert "opens" in code and ">203 opens</pre>" in code and "takeaway" not in code
+    assert '<img alt="203 opens"' in figure and "Each file\nis opened." in figure and "And then?" in figure
+    assert "not_on_a_slide" not in deck and "0:00 · 20 minutes" in figure
 
 
 def test_expected_numbers_follow_the_records(repository, tmp_path):
