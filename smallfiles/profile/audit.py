@@ -13,9 +13,12 @@ Notebook 10 teaches it.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from smallfiles.errors import UsageError
 from smallfiles.profile.findings import (
     CURES,
     EXACTLY_ONCE,
+    MIXED,
     NO_REFERENCE,
     NOT_FINISHED,
     PART,
@@ -55,6 +59,7 @@ CANNOT_SEE = {
     "several": "batches have different identities; --key FIELD gives all of them one",
 }
 """The limits of each identity, by its kind."""
+_TOGETHER_S = 600  # the nodes of a run begin within it: torchrun waits no longer for them
 NOTHING = 3
 """Exit code where there is nothing to judge."""
 
@@ -99,7 +104,7 @@ def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, 
         list(program)
     ]
     commands += [shlex.split(options.resume)] if options.resume else []
-    runs: list[Received] = []
+    began, runs = time(), list[Received]()
     codes: list[int] = []
     why = ""
     for command in commands:
@@ -117,7 +122,7 @@ def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, 
     if why:
         report(why)
         return code or NOTHING
-    record = record_of(runs, options, code)
+    record = record_of(runs, options, began, code)
     report(record)
     return code or int(record["verdict"] != EXACTLY_ONCE)
 
@@ -148,15 +153,19 @@ def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
     return sorted(once.values(), key=lambda each: order.index(each.name))
 
 
-def record_of(runs: Sequence[Received], options: Options, code: int | None = None) -> dict[str, Any]:
+def record_of(
+    runs: Sequence[Received], options: Options, began: float, code: int | None = None, mixed: str = ""
+) -> dict[str, Any]:
     """Return the record: verdict, findings, what is not known, and the order of the samples."""
-    found = judged(runs, options)
+    found = [Finding(MIXED, mixed)] if mixed else judged(runs, options)
     finished = is_compared(*runs[-2:]) if options.resume else is_finished(runs[0])
     incomplete = NO_REFERENCE if options.resume else NOT_FINISHED
     part = any(len(epoch) < stream.facts["world"] for stream in runs[0].streams for epoch in stream.epochs)
     verdict = found[0].name if found else PART if part else EXACTLY_ONCE if finished else incomplete
     return {
         "what": "smallfiles audit",
+        "job": os.environ.get("SLURM_JOB_ID"),
+        "began": began,
         "verdict": verdict,
         "findings": [_told(runs[0], each) for each in found],
         "unknown": list(_unknown(runs[0])),
@@ -202,7 +211,23 @@ def join(paths: Sequence[Path]) -> dict[str, Any]:
     options = Options(**{**records[0]["options"], "ranks": tuple(records[0]["options"]["ranks"])})
     each = zip(*([from_record(run) for run in record["runs"]] for record in records), strict=False)
     codes = [record["exit_code"] for record in records]
-    return record_of([joined(runs) for runs in each], options, next(filter(None, codes), codes[0]))
+    code = next(filter(None, codes), codes[0])
+    began = min(record["began"] for record in records)
+    return record_of([joined(runs) for runs in each], options, began, code, _mixed(records))
+
+
+def _mixed(records: Sequence[dict[str, Any]]) -> str:
+    """Say why records cannot be of one run; empty if they can."""
+    ranks = [
+        {one["rank"] for stream in each["runs"][0]["streams"] for one in stream["passes"]} for each in records
+    ]
+    jobs, began = sorted({str(each["job"]) for each in records}), [each["began"] for each in records]
+    apart_s = max(began) - min(began)
+    if twice := {rank for one, other in combinations(ranks, 2) for rank in one & other}:
+        return f"rank {min(twice)} is in more than one of the {len(records)} records"
+    if len(jobs) > 1:
+        return f"they are of jobs {', '.join(jobs)}"
+    return f"they began {apart_s:,.0f} s apart" if apart_s > _TOGETHER_S else ""
 
 
 def lines(record: dict[str, Any]) -> Iterator[str]:

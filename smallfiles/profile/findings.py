@@ -25,7 +25,9 @@ EXACTLY_ONCE = "exactly once"
 NOT_FINISHED = "no epoch was finished"
 NO_REFERENCE = "no complete epoch to compare the resume with"
 PART = "not all ranks are in this record"
+MIXED = "the records are of several runs"
 CURES = {
+    MIXED: "join the records of one run; if it was one, torchrun did not know of the other nodes (--nnodes)",
     "samples are seen by several ranks": "split by rank: DistributedSampler, or a split in __iter__",
     "samples arrive twice in an epoch": "split by worker with torch.utils.data.get_worker_info()",
     "samples are drawn with replacement": "if each sample must arrive once, sample without replacement",

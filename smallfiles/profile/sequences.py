@@ -12,11 +12,11 @@ import base64
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from smallfiles.profile.hooks.received import CONTENT, FILE, INDEX, NAME
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Places: TypeAlias = npt.NDArray[np.int32]
+Item = TypeVar("Item")
 KINDS = {INDEX: "index", NAME: "key", FILE: "file", CONTENT: "content"}
 
 
@@ -166,10 +167,8 @@ def read(folder: Path) -> Received:
                 batches.append({kind: ids} if kind else {})
     runs = [run for process in processes for run in _runs_of(process, made)]
     trained = [run for run in runs if run[0]["trains"]] or runs
-    groups = defaultdict[tuple[Any, ...], list[tuple[dict[str, Any], Any]]](list)
-    for about, data in trained:
-        groups[tuple(about[name] for name in ("loader", "count", "batch", "site"))].append((about, data))
-    streams = tuple(filter(None, (_stream(group, folder) for group in groups.values())))
+    groups = _by_loader(trained, lambda run: run[0], lambda run: run[0]["pid"])
+    streams = tuple(filter(None, map(_stream, groups)))
     return Received(
         streams,
         len(runs) - len(trained),
@@ -177,6 +176,22 @@ def read(folder: Path) -> Received:
         tuple(_equal_states(processes)),
         tuple(sorted({fact["failed"] for fact in facts if "failed" in fact})),
     )
+
+
+def _by_loader(
+    items: Iterable[Item], facts: Callable[[Item], dict[str, Any]], owner: Callable[[Item], Any]
+) -> Iterable[list[Item]]:
+    """Group what belongs to the same loader. Its length may differ between owners (ranks, nodes).
+
+    The first length that an owner has in a place of the program belongs to the first one of the others.
+    """
+    groups = defaultdict[tuple[Any, ...], list[Item]](list)
+    lengths = defaultdict[tuple[Any, ...], dict[Any, int]](dict)
+    for each in items:
+        kind = tuple(facts(each)[name] for name in ("loader", "batch", "site"))
+        of_owner = lengths[*kind, owner(each)]
+        groups[*kind, of_owner.setdefault(facts(each)["count"], len(of_owner))].append(each)
+    return groups.values()
 
 
 _Run: TypeAlias = tuple[dict[str, Any], tuple[list[tuple[int, dict[int, Ids]]], bool, int | None]]
@@ -214,13 +229,13 @@ def _runs_of(process: _Process, made: Batches) -> Iterator[_Run]:
         yield about, (batches, is_ended, saved.get(number))
 
 
-def _stream(group: Sequence[_Run], folder: Path) -> Stream | None:
+def _stream(group: Sequence[_Run]) -> Stream | None:
     """Return the stream of the passes over one loader; None where nothing arrived."""
     common = [set(batch) for _, (batches, *_) in group for _, batch in batches if batch]
     if not common:
         return None
     kind = min(set.intersection(*common), default=0)
-    views = {about["rank"]: about["view"] for about, _ in reversed(group)}  # of its first pass
+    views = {about["rank"]: (about["view"], about["count"]) for about, _ in reversed(group)}  # first pass
     parts = kind == INDEX and len(set(views.values())) > 1
     epochs, raw = defaultdict[tuple[int, int], int](int), []
     for about, (batches, ended, saved) in group:
@@ -340,10 +355,6 @@ def from_record(record: dict[str, Any]) -> Received:
     return Received(tuple(streams), record["others"], tuple(record["shards"]), equal, tuple(record["failed"]))
 
 
-def _matches(stream: Stream) -> tuple[Any, ...]:
-    return stream.facts["loader"], stream.facts["count"], stream.facts["site"], stream.identity
-
-
 def merged(streams: Sequence[Stream]) -> Stream:
     """Return one stream of several over the same samples, each pass with the places of all samples."""
     ids = streams[0].ids
@@ -360,15 +371,20 @@ def merged(streams: Sequence[Stream]) -> Stream:
 
 def joined(runs: Sequence[Received]) -> Received:
     """Return one run of those that several nodes recorded."""
-    groups = defaultdict[tuple[Any, ...], list[Stream]](list)
-    for run in runs:
-        for each in run.streams:
-            groups[_matches(each)].append(each)
+    nodes = [(number, stream) for number, run in enumerate(runs) for stream in run.streams]
     streams = []
-    for group in groups.values():
-        whole = merged(group)
+    for group in _by_loader(
+        nodes, lambda each: each[1].facts | {"batch": each[1].identity}, lambda each: each[0]
+    ):
+        parts = [each for _, each in group]
+        views = {(each.facts["view"], each.facts["count"]) for each in parts}
+        if apart := len(views) > 1 and parts[0].identity == "index":
+            own = [0 if each.facts["parts"] else each.passes[0].rank << 40 for each in parts]
+            parts = [replace(each, ids=each.ids + shift) for each, shift in zip(parts, own, strict=True)]
+        whole = merged(parts)
         passes = sorted(whole.passes, key=lambda each: (each.epoch, each.rank))
-        facts = whole.facts | {"world": max(each.facts["world"] for each in group)}
+        facts = whole.facts | {"world": max(each.facts["world"] for each in parts)}
+        facts |= {"parts": apart or facts["parts"], "covers": facts["covers"] and not apart}
         streams.append(replace(whole, facts=facts, passes=tuple(passes)))
     return Received(
         tuple(streams),

@@ -108,7 +108,7 @@ FAULTS = {
     ORDER: "map order | distributed order ranks=2 | webdataset order | hf order | hf_stream order | "
     "lightning order | accelerate order ranks=2 | ours order workers=2",
     RANDOM: "map random workers=2 | iterable random workers=2 | lightning random workers=2",
-    UNEVEN: "iterable uneven ranks=2 | webdataset right ranks=3",
+    UNEVEN: "iterable uneven ranks=2 | webdataset right ranks=3 | hf right ranks=2 count=41",
     PADDED: "distributed right ranks=2 count=47 | accelerate right ranks=2 count=45",
     LAST: "map dropped_last count=50 | distributed dropped_last ranks=2 count=49",
     DROPPED: "map dropped count=50 | accelerate dropped count=50",
@@ -242,6 +242,19 @@ def test_a_key_tells_samples_apart_and_nodes_are_joined(data, tmp_path):
         done.returncode == 1 and f"verdict: {SEVERAL}" in done.stdout and "identified by key" in done.stdout
     )
     assert main(["figure", str(tmp_path / "node0.json"), str(tmp_path / "f.png")]) == 0
+    first, other = (json.loads((tmp_path / f"node{number}.json").read_text()) for number in (0, 1))
+    for changed, said in (
+        (first, "rank 0 is in more than one of the 2 records"),
+        (other | {"job": "8"}, "they are of jobs 7, 8"),
+        (other | {"began": first["began"] + 610}, "they began 610 s apart"),
+        (other | {"began": first["began"] + 590}, SEVERAL),
+    ):
+        for name, record in (("a", first), ("b", changed)):
+            (tmp_path / name).write_text(
+                json.dumps({"job": "7"} | {k: v for k, v in record.items() if v is not None or k != "job"})
+            )
+        done = run("-m", "smallfiles", "audit", "--join", tmp_path / "a", tmp_path / "b")
+        assert said in done.stdout and ("the records are of several runs" in done.stdout) == (said != SEVERAL)
 
 
 @pytest.mark.parametrize(
