@@ -12,6 +12,7 @@ much of a run of ten seconds and nothing of an hour; the loop alone is measured.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,17 +20,29 @@ from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, process_time
+from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from benchmarks.decoding import jpegs
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
+from smallfiles.profile.hooks import received
 
 BATCH, STEPS, REAL_STEPS = 32, 4_000, 40
 WAYS = {"plain": (), "profile": ("profile", "--json", "--"), "audit": ("audit", "--json", "--")}
+_RATE_STEPS = 300
+_RECORDED = {
+    "index": 0,
+    "key": 0,
+    "content of 100 KB": 100_000,
+    "content of a float tensor 3 x 224 x 224": 602_112,
+}
+"""What is recorded, and the bytes of a sample."""
 _PICTURE = "picture.jpg"
 _PACKAGES = ("smallfiles", "torch", "pillow", "numpy")
 PROGRAM = """
@@ -66,7 +79,8 @@ def bench_watching(source: Path, config: BenchConfig | None = None) -> Result:
         config: Repeats and seed.
 
     Returns:
-        A record for each way and kind of step. In `extra`, `cpu_us_per_step` is a mean, and `most_percent` of
+        A record for each way and kind of step, and for each identity of samples: its rate in one process.
+        In `extra`, `cpu_us_per_step` is a mean, and `most_percent` of
         `profile` and `audit` is the upper 95 % bound of their share of a realistic step.
 
     Raises:
@@ -95,7 +109,41 @@ def bench_watching(source: Path, config: BenchConfig | None = None) -> Result:
             touched="an index per sample",
             extra=_per_step("", cost),
         )
+        for case, size in _RECORDED.items():
+            bench.measure(
+                "recording in the audit, processor time",
+                [Case(case, partial(_record, place, case))],
+                place=None,
+                whole=(_RATE_STEPS * BATCH, _RATE_STEPS * BATCH * size),
+                touched="as in a worker: identities, and a line of the log for each batch",
+                extra=lambda runs: {},
+            )
     return bench.result()
+
+
+def _record(place: Path, case: str) -> Outcome:
+    """Record batches as a worker of an audited training does."""
+    recorder, size = received.Recorder(), _RECORDED[case]
+    recorder.path = str(place / f"{case} {perf_counter()}")
+    samples: list[Any] = [os.urandom(size) for _ in range(BATCH)]
+    fetcher = SimpleNamespace(auto_collation=True, _smallfiles={"index": range(BATCH)}, dataset_iter=None)
+    if "tensor" in case:
+        samples = [
+            torch.frombuffer(bytearray(each), dtype=torch.float32).view(3, 224, 224) for each in samples
+        ]
+    elif case == "index":
+        del fetcher.dataset_iter
+    began = process_time()
+    for step in range(_RATE_STEPS):
+        if case == "key":
+            samples = [
+                {"__key__": f"{step:06}{n:02}", "__url__": "data/part-000123.tar"} for n in range(BATCH)
+            ]
+        recorder.made(1, recorder.items(fetcher, samples))
+    seconds = process_time() - began
+    for file in recorder.files.values():
+        os.close(file)
+    return Outcome(_RATE_STEPS * BATCH, _RATE_STEPS * BATCH * size, seconds)
 
 
 def _run(place: Path, way: str, kind: str, steps: int) -> Outcome:

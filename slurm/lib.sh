@@ -26,6 +26,15 @@ export OMP_NUM_THREADS=$cpus SRUN_CPUS_PER_TASK=$cpus
 # A task of this job; repeated, since versions differ in which variables srun reads.
 task() { srun --cpus-per-task="$cpus" "$@"; }
 
+# Let `torchrun` in each task know the other nodes; it reads these variables.
+one_torchrun() {
+    local first
+    ((${SLURM_NNODES:-1} > 1)) || return 0
+    first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    export PET_NNODES=$SLURM_NNODES PET_RDZV_BACKEND=c10d PET_RDZV_ID=$SLURM_JOB_ID
+    export PET_RDZV_ENDPOINT=${MASTER_ADDR:-$first}:$((20000 + SLURM_JOB_ID % 12000))
+}
+
 # One task on each node of the job, beside whatever runs there.
 each_node() {
     local nodes=${SLURM_JOB_NUM_NODES:-1}

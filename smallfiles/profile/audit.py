@@ -23,28 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smallfiles import machine
 from smallfiles.errors import UsageError
-from smallfiles.profile.findings import (
-    CURES,
-    EXACTLY_ONCE,
-    MIXED,
-    NO_REFERENCE,
-    NOT_FINISHED,
-    PART,
-    Finding,
-    continued,
-    counts_of,
-    findings,
-    is_compared,
-    is_finished,
-    of_ranks,
-    of_resume,
-    repeats_its_order,
-)
+from smallfiles.profile import findings
+from smallfiles.profile.findings import CURES, EXACTLY_ONCE, MIXED, Finding
 from smallfiles.profile.hooks.received import KEY
 from smallfiles.profile.sequences import Received, from_record, joined, named, read, to_record
-from smallfiles.profile.watching import how_ended, load, watch, why_nothing
+from smallfiles.profile.watching import end_of, load, watch, why_nothing
 from smallfiles.progress import plural
 
 if TYPE_CHECKING:
@@ -105,37 +89,30 @@ def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, 
     ]
     commands += [shlex.split(options.resume)] if options.resume else []
     began, runs = time(), list[Received]()
-    codes: list[int] = []
-    why = ""
+    codes, whys = list[int](), list[str]()
+
+    def keep(folder: Path, code: int | None) -> None:
+        runs.append(_with_names(run := read(folder), folder))
+        if not run.streams:
+            failed = f"no sample was recorded: {''.join(run.failed[:1])}. --key FIELD may tell samples apart"
+            whys.append(failed if run.failed else why_nothing(folder, code))
+
     for command in commands:
-
-        def keep(folder: Path, code: int | None) -> None:
-            nonlocal why
-            run = _with_names(read(folder), folder)
-            runs.append(run)
-            why = why or ("" if run.streams else f"{why_nothing(folder, code)}{_unrecorded(run)}")
-
-        codes.append(
-            watch(command, {KEY: options.key or ""}, lambda *end: keep(*end) if end[1] is not None else None)
-        )
+        codes.append(watch(command, {KEY: options.key or ""}, keep))
     code = next(filter(None, codes), 0)
-    if why:
-        report(why)
+    if whys:
+        report(whys[0])
         return code or NOTHING
     record = record_of(runs, options, began, code)
     report(record)
     return code or int(record["verdict"] != EXACTLY_ONCE)
 
 
-def _unrecorded(run: Received) -> str:
-    return f". The hooks failed ({run.failed[0]}); --key FIELD may avoid it" if run.failed else ""
-
-
 def _with_names(run: Received, folder: Path) -> Received:
     """Return a run whose findings, and whose first samples, have names."""
     streams = []
     for number, stream in enumerate(run.streams):
-        places = {place for each in findings(run) if each.stream == number for place in each.places}
+        places = {place for each in findings.findings(run) if each.stream == number for place in each.places}
         for one in stream.passes[:8]:
             places |= set(one.samples[:200].tolist())
         streams.append(named(stream, places, folder))
@@ -144,10 +121,10 @@ def _with_names(run: Received, folder: Path) -> Received:
 
 def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
     """Return all findings of some runs, the most serious first."""
-    alone = [*runs[:-1], continued(runs[-1])] if options.resume else runs
-    found = [each for run in reversed(alone) for each in findings(run)]
-    found += of_resume(*runs[-2:]) if options.resume else []
-    found += of_ranks(dict(zip(options.ranks, runs, strict=False))) if options.ranks else []
+    alone = [*runs[:-1], findings.continued(runs[-1])] if options.resume else runs
+    found = [each for run in reversed(alone) for each in findings.findings(run)]
+    found += findings.of_resume(*runs[-2:]) if options.resume else []
+    found += findings.of_ranks(dict(zip(options.ranks, runs, strict=False))) if options.ranks else []
     once = {(each.name, each.stream): each for each in found}
     order = list(CURES)
     return sorted(once.values(), key=lambda each: order.index(each.name))
@@ -158,10 +135,10 @@ def record_of(
 ) -> dict[str, Any]:
     """Return the record: verdict, findings, what is not known, and the order of the samples."""
     found = [Finding(MIXED, mixed)] if mixed else judged(runs, options)
-    finished = is_compared(*runs[-2:]) if options.resume else is_finished(runs[0])
-    incomplete = NO_REFERENCE if options.resume else NOT_FINISHED
+    finished = findings.is_compared(*runs[-2:]) if options.resume else findings.is_finished(runs[0])
+    incomplete = findings.NO_REFERENCE if options.resume else findings.NOT_FINISHED
     part = any(len(epoch) < stream.facts["world"] for stream in runs[0].streams for epoch in stream.epochs)
-    verdict = found[0].name if found else PART if part else EXACTLY_ONCE if finished else incomplete
+    verdict = found[0].name if found else findings.PART if part else EXACTLY_ONCE if finished else incomplete
     return {
         "what": "smallfiles audit",
         "job": os.environ.get("SLURM_JOB_ID"),
@@ -170,9 +147,7 @@ def record_of(
         "findings": [_told(runs[0], each) for each in found],
         "unknown": list(_unknown(runs[0])),
         "options": dataclasses.asdict(options),
-        "exit_code": code if code is None or code >= 0 else 128 - code,
-        "ended": how_ended(code),
-        "machine": machine.describe(),
+        **end_of(code),
         "runs": [to_record(run) for run in runs],
     }
 
@@ -198,7 +173,7 @@ def _unknown(run: Received) -> Iterator[str]:
             yield f"which samples an epoch should have: it has {drawn:,}, with repeats that were asked for"
         elif not stream.facts["covers"]:
             yield "samples that no rank received in any epoch: the loader has no list of its samples"
-        if stream.facts["shuffles"] is None and repeats_its_order(stream):
+        if stream.facts["shuffles"] is None and findings.repeats_its_order(stream):
             yield "all epochs have one order: the loader does not say whether it should shuffle"
     if run.others:
         yield f"{plural(run.others, 'pass', 'passes')} without gradients (validation) left out"
@@ -274,7 +249,7 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
         axes = figure.subplots(len(epochs), 1, squeeze=False, sharex=True)[:, 0]
         for epoch, axis in zip(epochs, axes, strict=True):
             rows: dict[str, Any] = {f"rank {each.rank}": each.samples for each in epoch if each.rank in ranks}
-            counts = counts_of(epoch, len(stream.ids))
+            counts = findings.counts_of(epoch, len(stream.ids))
             if (missing := np.flatnonzero(counts == 0)).size:
                 rows["missing"] = missing[:longest]
             table = np.full((len(rows), longest), np.nan)
@@ -283,14 +258,8 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
                 again = np.flatnonzero(counts[samples] > 1)
                 again = again[:: max(1, len(again) // 1000)]
                 axis.plot(again, np.full(len(again), row + 0.36), "|", color=drawing.COLOURS[5], ms=5)
-            image = axis.imshow(
-                table,
-                aspect="auto",
-                interpolation="nearest",
-                cmap="viridis",
-                vmin=0,
-                vmax=max(1, len(colours) - 1),
-            )
+            look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "cmap": "viridis"}
+            image = axis.imshow(table, vmin=0, vmax=max(1, len(colours) - 1), **look)
             axis.set_yticks(range(len(rows)), list(rows))
             said = f"{missing.size:,} missing, {int((counts > 1).sum()):,} more than once"
             axis.set_title(f"epoch {epoch[0].epoch}: {said}", loc="left", fontsize=9)
@@ -309,9 +278,7 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
 
 def _first_arrival(epochs: Sequence[Sequence[Any]], size: int) -> Any:
     """Return a colour for each sample: when it arrived first, rank after rank."""
-    colours = np.full(size, -1)
     order = np.concatenate([each.samples for epoch in epochs for each in epoch])
     places, first = np.unique(order, return_index=True)
-    colours[places[np.argsort(first)]] = np.arange(len(places))
-    colours[colours < 0] = np.arange(len(places), size)
-    return colours
+    never = np.setdiff1d(np.arange(size), places)
+    return np.argsort(np.concatenate([places[np.argsort(first)], never]))

@@ -8,7 +8,6 @@ replacement repeats samples because the program asked for that.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -279,19 +278,12 @@ def _of_shards(run: Received) -> Iterator[Finding]:
     patterns = {(str(path.parent), re.sub(r"\d+", "#", path.name)) for path in map(Path, run.shards)}
     unread = []
     for folder, pattern in sorted(patterns):
-        beside = [entry.path for entry in _files(folder) if re.sub(r"\d+", "#", entry.name) == pattern]
+        found = (each for each in Path(folder).glob("*") if re.sub(r"\d+", "#", each.name) == pattern)
+        beside = [str(each) for each in found if each.is_file()]
         unread += sorted(set(beside) - set(run.shards)) if "#" in pattern else []
     if unread:
         numbers = f"{plural(len(unread), 'shard')} beside the {len(run.shards):,} that were read"
         yield Finding("shards that no worker read", numbers, files=tuple(unread[:5]))
-
-
-def _files(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.is_file()]
-    except OSError:
-        return []
 
 
 def _is_whole(path: Path) -> bool:

@@ -114,10 +114,8 @@ def _training(rank: dict[str, Any]) -> dict[str, Any]:
     return rank | loader | {"epochs": epochs, "steps": steps} | others
 
 
-_KEPT = (
-    *("rank", "other_steps", "workers", "prefetch", "persistent"),
-    *("cpus_node", "batch_bytes", "batch_samples"),
-)
+_KEPT: tuple[str, ...] = ("rank", "other_steps", "workers", "prefetch", "persistent", "cpus_node")
+_KEPT += ("batch_bytes", "batch_samples")
 
 
 def _times(rank: dict[str, Any]) -> Numbers:

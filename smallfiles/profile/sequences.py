@@ -11,12 +11,12 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,9 @@ from smallfiles.profile.hooks.received import CONTENT, FILE, INDEX, NAME
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Places: TypeAlias = npt.NDArray[np.int32]
-Item = TypeVar("Item")
+_NONE: Any = np.empty(0, np.int64)
+_SAME = ("loader", "same", "batch", "site")
+"""The facts that are equal where two passes are over one loader."""
 KINDS = {INDEX: "index", NAME: "key", FILE: "file", CONTENT: "content"}
 
 
@@ -54,14 +56,9 @@ class Pass:
 
     def first_batches(self, count: int) -> Pass:
         """Return the pass up to a batch."""
-        end = int(self.sizes[:count].sum())
-        return replace(
-            self,
-            samples=self.samples[:end],
-            sizes=self.sizes[:count],
-            workers=self.workers[:count],
-            ended=False,
-        )
+        samples = self.samples[: int(self.sizes[:count].sum())]
+        sizes, workers = self.sizes[:count], self.workers[:count]
+        return replace(self, samples=samples, sizes=sizes, workers=workers, ended=False)
 
     @property
     def worker_of_sample(self) -> Places:
@@ -167,8 +164,10 @@ def read(folder: Path) -> Received:
                 batches.append({kind: ids} if kind else {})
     runs = [run for process in processes for run in _runs_of(process, made)]
     trained = [run for run in runs if run[0]["trains"]] or runs
-    groups = _by_loader(trained, lambda run: run[0], lambda run: run[0]["pid"])
-    streams = tuple(filter(None, map(_stream, groups)))
+    groups = defaultdict[tuple[Any, ...], list[_Run]](list)
+    for run in trained:
+        groups[tuple(run[0][name] for name in _SAME)].append(run)
+    streams = tuple(filter(None, map(_stream, groups.values())))
     return Received(
         streams,
         len(runs) - len(trained),
@@ -176,22 +175,6 @@ def read(folder: Path) -> Received:
         tuple(_equal_states(processes)),
         tuple(sorted({fact["failed"] for fact in facts if "failed" in fact})),
     )
-
-
-def _by_loader(
-    items: Iterable[Item], facts: Callable[[Item], dict[str, Any]], owner: Callable[[Item], Any]
-) -> Iterable[list[Item]]:
-    """Group what belongs to the same loader. Its length may differ between owners (ranks, nodes).
-
-    The first length that an owner has in a place of the program belongs to the first one of the others.
-    """
-    groups = defaultdict[tuple[Any, ...], list[Item]](list)
-    lengths = defaultdict[tuple[Any, ...], dict[Any, int]](dict)
-    for each in items:
-        kind = tuple(facts(each)[name] for name in ("loader", "batch", "site"))
-        of_owner = lengths[*kind, owner(each)]
-        groups[*kind, of_owner.setdefault(facts(each)["count"], len(of_owner))].append(each)
-    return groups.values()
 
 
 _Run: TypeAlias = tuple[dict[str, Any], tuple[list[tuple[int, dict[int, Ids]]], bool, int | None]]
@@ -223,9 +206,8 @@ def _runs_of(process: _Process, made: Batches) -> Iterator[_Run]:
             if taken[worker] < len(from_worker):
                 batches.append((worker, from_worker[taken[worker]]))
             taken[worker] += 1
-        is_ended = number in ended or len(batches) == about["length"]
-        if number in delivered and delivered[number] < len(workers):
-            is_ended = False
+        is_whole = delivered.get(number, len(workers)) >= len(workers)
+        is_ended = is_whole and (number in ended or len(batches) == about["length"])
         yield about, (batches, is_ended, saved.get(number))
 
 
@@ -237,33 +219,21 @@ def _stream(group: Sequence[_Run]) -> Stream | None:
     kind = min(set.intersection(*common), default=0)
     views = {about["rank"]: (about["view"], about["count"]) for about, _ in reversed(group)}  # first pass
     parts = kind == INDEX and len(set(views.values())) > 1
-    epochs, raw = defaultdict[tuple[int, int], int](int), []
+    epochs, raw = defaultdict[tuple[int, int], int](int), list[tuple[Ids, Pass]]()
     for about, (batches, ended, saved) in group:
         apart = (about["rank"] << 40) * parts  # each rank numbers its own samples
-        ids = [batch.get(kind, np.empty(0, np.int64)) + apart for _, batch in batches]
-        key = about["rank"], about["pid"]
-        raw.append((about["rank"], epochs[key], ids, [worker for worker, _ in batches], ended, saved))
-        epochs[key] += 1
+        ids = [_NONE, *(batch.get(kind, _NONE) + apart for _, batch in batches)]
+        epoch = epochs[about["rank"], about["pid"]]
+        epochs[about["rank"], about["pid"]] += 1
+        sizes = np.array([len(each) for each in ids[1:]], np.int32)
+        workers = np.array([worker for worker, _ in batches], np.int32)
+        raw.append((np.concatenate(ids), Pass(about["rank"], epoch, _NONE, sizes, workers, ended, saved)))
     facts = group[0][0] | {"world": max(about["world"] for about, _ in group), "parts": parts}
     facts["covers"] = facts["covers"] and not parts
-    if kind == INDEX and facts["covers"]:
-        universe = np.arange(facts["count"], dtype=np.int64)
-    else:
-        universe = np.empty(0, np.int64)
-    for _, _, ids, *_ in raw:
-        universe = np.union1d(universe, np.concatenate(ids) if ids else universe[:0])
-    passes = [
-        Pass(
-            rank,
-            epoch,
-            np.searchsorted(universe, np.concatenate(ids) if ids else universe[:0]).astype(np.int32),
-            np.array([len(each) for each in ids], np.int32),
-            np.array(workers, np.int32),
-            ended,
-            saved,
-        )
-        for rank, epoch, ids, workers, ended, saved in raw
-    ]
+    universe = np.arange(facts["count"] if kind == INDEX and facts["covers"] else 0, dtype=np.int64)
+    for values, _ in raw:
+        universe = np.union1d(universe, values)
+    passes = [replace(one, samples=np.searchsorted(universe, each).astype(np.int32)) for each, one in raw]
     passes.sort(key=lambda each: (each.epoch, each.rank))
     chosen = (KINDS | {0: "several"})[kind]
     return Stream(facts, chosen, universe, tuple(passes))
@@ -278,14 +248,12 @@ def _equal_states(processes: Iterable[_Process]) -> Iterator[tuple[str, int]]:
         for fact in process.facts
         if "random" in fact
     }
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for fact in begun:
-        of_workers = [states.get((pid, fact["generation"]), {}) for pid in fact["pids"]]
-        for name in {name for each in of_workers for name in each}:
-            values = [each[name] for each in of_workers if name in each]
-            if most := max((values.count(value) for value in values), default=0) - 1:
-                found[name] = max(found.get(name, 0), most + 1)
-    yield from sorted(found.items())
+        used = [state for pid in fact["pids"] for state in states.get((pid, fact["generation"]), {}).items()]
+        for (name, _), workers in Counter(used).items():
+            found[name] = max(found[name], workers)
+    yield from sorted((name, workers) for name, workers in found.items() if workers > 1)
 
 
 def named(stream: Stream, places: Iterable[int], folder: Path) -> Stream:
@@ -304,55 +272,34 @@ def named(stream: Stream, places: Iterable[int], folder: Path) -> Stream:
     return replace(stream, names={**stream.names, **found})
 
 
-def packed(values: npt.NDArray[Any]) -> str:
-    """Return an array as text for a record."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 1)).decode()
-
-
-def unpacked(text: str, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """Return the array of a text of a record."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), kind)
-
-
-def to_record(run: Received) -> dict[str, Any]:
-    """Return a run as JSON."""
-    return {
-        **{name: getattr(run, name) for name in ("others", "shards", "equal", "failed")},
-        "streams": [
-            {
-                **{"facts": each.facts, "identity": each.identity, "ids": packed(each.ids)},
-                "names": {str(number): name for number, name in each.names.items()},
-                "passes": [
-                    {
-                        name: packed(value) if isinstance(value, np.ndarray) else value
-                        for name, value in vars(one).items()
-                    }
-                    for one in each.passes
-                ],
-            }
-            for each in run.streams
-        ],
-    }
+def to_record(value: Any) -> Any:
+    """Return a run, or a part of it, as JSON; an array becomes text."""
+    if isinstance(value, np.ndarray):
+        return base64.b64encode(zlib.compress(np.ascontiguousarray(value).tobytes(), 1)).decode()
+    if isinstance(value, tuple):
+        return [to_record(each) for each in value]
+    fields = value if isinstance(value, dict) else getattr(value, "__dict__", None)
+    return value if fields is None else {str(name): to_record(each) for name, each in fields.items()}
 
 
 def from_record(record: dict[str, Any]) -> Received:
     """Return the run of a record."""
+
+    def unpacked(text: str, kind: type[np.generic] = np.int32) -> npt.NDArray[Any]:
+        return np.frombuffer(zlib.decompress(base64.b64decode(text)), kind)
+
     streams = []
     for each in record["streams"]:
-        passes: list[dict[str, Any]] = [
-            {
-                name: unpacked(value, np.int32) if isinstance(value, str) else value
-                for name, value in one.items()
-            }
+        passes = [
+            Pass(**one | {name: unpacked(one[name]) for name in ("samples", "sizes", "workers")})
             for one in each["passes"]
         ]
         names = {int(number): name for number, name in each["names"].items()}
         ids = unpacked(each["ids"], np.int64)
-        streams.append(
-            Stream(each["facts"], each["identity"], ids, tuple(Pass(**one) for one in passes), names)
-        )
+        streams.append(Stream(each["facts"], each["identity"], ids, tuple(passes), names))
+    lists = {name: tuple(record[name]) for name in ("shards", "failed")}
     equal = tuple((name, workers) for name, workers in record["equal"])
-    return Received(tuple(streams), record["others"], tuple(record["shards"]), equal, tuple(record["failed"]))
+    return Received(tuple(streams), record["others"], equal=equal, **lists)
 
 
 def merged(streams: Sequence[Stream]) -> Stream:
@@ -371,12 +318,12 @@ def merged(streams: Sequence[Stream]) -> Stream:
 
 def joined(runs: Sequence[Received]) -> Received:
     """Return one run of those that several nodes recorded."""
-    nodes = [(number, stream) for number, run in enumerate(runs) for stream in run.streams]
+    groups = defaultdict[tuple[Any, ...], list[Stream]](list)
+    for run in runs:
+        for each in run.streams:
+            groups[*(each.facts[name] for name in _SAME), each.identity].append(each)
     streams = []
-    for group in _by_loader(
-        nodes, lambda each: each[1].facts | {"batch": each[1].identity}, lambda each: each[0]
-    ):
-        parts = [each for _, each in group]
+    for parts in groups.values():
         views = {(each.facts["view"], each.facts["count"]) for each in parts}
         if apart := len(views) > 1 and parts[0].identity == "index":
             own = [0 if each.facts["parts"] else each.passes[0].rank << 40 for each in parts]
@@ -386,10 +333,8 @@ def joined(runs: Sequence[Received]) -> Received:
         facts = whole.facts | {"world": max(each.facts["world"] for each in parts)}
         facts |= {"parts": apart or facts["parts"], "covers": facts["covers"] and not apart}
         streams.append(replace(whole, facts=facts, passes=tuple(passes)))
-    return Received(
-        tuple(streams),
-        sum(run.others for run in runs),
-        tuple(sorted({shard for run in runs for shard in run.shards})),
-        tuple(sorted({state for run in runs for state in run.equal})),
-        tuple(sorted({text for run in runs for text in run.failed})),
-    )
+    lists = {
+        name: tuple(sorted({each for run in runs for each in getattr(run, name)}))
+        for name in ("shards", "equal", "failed")
+    }
+    return Received(tuple(streams), sum(run.others for run in runs), **lists)

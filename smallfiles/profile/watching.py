@@ -167,10 +167,14 @@ def record_of(ranks: Sequence[Numbers], code: int | None = None) -> dict[str, An
         "ranks": ranks,
         "verdict": dataclasses.asdict(found),
         "forecast": forecast(worst_of(ranks), found.step_s, found.now_s),
-        "exit_code": code if code is None or code >= 0 else 128 - code,
-        "ended": how_ended(code),
-        "machine": machine.describe(),
+        **end_of(code),
     }
+
+
+def end_of(code: int | None) -> dict[str, Any]:
+    """How a program ended, for its record."""
+    exit_code = code if code is None or code >= 0 else 128 - code
+    return {"exit_code": exit_code, "ended": how_ended(code), "machine": machine.describe()}
 
 
 def how_ended(code: int | None) -> str | None:

@@ -305,6 +305,8 @@ def mosaic():
 def litdata():
     from litdata import StreamingDataLoader, StreamingDataset
 
+    if FAULT != "several":  # without torch.distributed, LitData reads its rank from this variable alone
+        os.environ["GLOBAL_RANK"] = str(rank())
     data = StreamingDataset(str(DATA / "lit"), shuffle=FAULT != "order", drop_last=False, seed=3)
     if FAULT == "order":
         loader = DataLoader(data, BATCH, num_workers=SET["workers"])
@@ -336,6 +338,10 @@ def grain():
     loader = pygrain.DataLoader(
         data_source=Source(), sampler=sampler, worker_count=SET["workers"], operations=[pygrain.Batch(BATCH)]
     )
+    if FAULT == "plan":
+        plan = pygrain.MapDataset.source(Source()).shuffle(seed=1)[rank() :: RANKS].repeat(SET["epochs"])
+        options = pygrain.MultiprocessingOptions(num_workers=SET["workers"])
+        loader = plan.to_iter_dataset().batch(BATCH).mp_prefetch(options)
     for batch in loader:
         for each in batch[:, 0].tolist():
             seen = (seen * 31 + int(each)) % 1_000_003
@@ -366,7 +372,8 @@ def ours():
 
 def train():
     torch.manual_seed(0)
-    print("total", rank(), globals()[{"map": "map_style"}.get(LOADER, LOADER)](), flush=True)
+    total = globals()[{"map": "map_style"}.get(LOADER, LOADER)]()
+    os.write(1, f"total {rank()} {total}\n".encode())  # at once, since ranks share the pipe
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from . import loaders, moments, received, watch
 
@@ -41,7 +41,7 @@ def _patch_torch(module: Any) -> None:
     """Watch the parts of a DataLoader."""
     for fetcher in (module._utils.fetch._MapDatasetFetcher, module._utils.fetch._IterableDatasetFetcher):
         if AUDITS:
-            _after(fetcher, "__init__", lambda self, *words, **more: received.current.begin_fetcher(self))
+            _after(fetcher, "__init__", lambda self, *more: received.current.begin_fetcher(self))
         _wrap(fetcher, "fetch", "fetched")
     _wrap(module._BaseDataLoaderIter, "__next__", "next")
     _patch_workers(module._MultiProcessingDataLoaderIter, module._utils.worker)
@@ -57,122 +57,118 @@ def _patch_stateful(module: Any) -> None:
 
 def _patch_workers(several: Any, worker: Any) -> None:
     """Watch each worker, and how long their start takes."""
-    from multiprocessing import parent_process
-
-    loop, init = worker._worker_loop, several.__init__
-
-    @functools.wraps(loop)
-    def worker_loop(*words: Any, **more: Any) -> Any:
-        if AUDITS:
-            received.current.worker = True
-            return loop(*words, **more)
-        parent = parent_process()
-        watch.begin("worker").facts["parent"] = parent.pid if parent else os.getppid()
-        try:
-            return loop(*words, **more)
-        finally:
-            watch.current.write()
-
-    @functools.wraps(init)
-    def timed_init(self: Any, *words: Any, **more: Any) -> None:
-        began = time.perf_counter()
-        init(self, *words, **more)
-        self._smallfiles_init_s = time.perf_counter() - began
-
-    worker._worker_loop = worker_loop
+    _wrap(worker, "_worker_loop", _work)
     if AUDITS:
-        _after(several, "_reset", _resets, before=True)
+        _after(several, "_reset", _resets)
         _wrap(several, "_process_data", "processed")
     else:
-        several.__init__ = timed_init
+        _wrap(several, "__init__", _start)
 
 
-def _wrap(kind: Any, name: str, method: str) -> None:
-    """Call a method of a class through a method of what records this process, which gets it first."""
+def _work(loop: Callable[..., Any], *words: Any) -> Any:
+    from multiprocessing import parent_process
+
+    if AUDITS:
+        received.current.worker = True
+        return loop(*words)
+    parent = parent_process()
+    watch.begin("worker").facts["parent"] = parent.pid if parent else os.getppid()
+    try:
+        return loop(*words)
+    finally:
+        watch.current.write()
+
+
+def _start(init: Callable[..., Any], iterator: Any, *words: Any) -> None:
+    began = time.perf_counter()
+    init(iterator, *words)
+    iterator._smallfiles_init_s = time.perf_counter() - began
+
+
+def _wrap(kind: Any, name: str, around: str | Callable[..., Any]) -> None:
+    """Call a method or function through `around`, which gets it first; a name is a method of the recorder."""
     original = getattr(kind, name)
 
     @functools.wraps(original)
     def wrapped(*words: Any, **more: Any) -> Any:
         recorder = received.current if AUDITS else watch.current
-        return getattr(recorder, method)(functools.partial(original, **more) if more else original, *words)
+        call = getattr(recorder, around) if isinstance(around, str) else around
+        return call(functools.partial(original, **more) if more else original, *words)
 
     setattr(kind, name, wrapped)
 
 
-def _after(kind: Any, name: str, work: Callable[..., Any], before: bool = False) -> None:
-    """Call `work` with the arguments of a method or function, before or after it."""
-    original = getattr(kind, name)
+def _after(kind: Any, name: str, work: Callable[..., Any]) -> None:
+    """Call `work` with the arguments of a method or function after it."""
 
-    @functools.wraps(original)
-    def wrapped(*words: Any, **more: Any) -> Any:
-        if before:
-            received.current.attempt(functools.partial(work, **more), *words)
-        result = original(*words, **more)
-        if not before:
-            received.current.attempt(functools.partial(work, **more), *words)
+    def around(original: Callable[..., Any], *words: Any) -> Any:
+        result = original(*words)
+        received.current.attempt(work, *words)
         return result
 
-    setattr(kind, name, wrapped)
+    _wrap(kind, name, around)
 
 
-def _resets(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-    if not first_iter:
-        iterator._smallfiles_resets = getattr(iterator, "_smallfiles_resets", 0) + 1
+def _resets(iterator: Any, *more: Any) -> None:
+    iterator._smallfiles_resets = getattr(iterator, "_smallfiles_resets", 0) + 1
 
 
-def _patch_webdataset(module: Any) -> None:
+def _invoke(invoke: Callable[..., Any], pipeline: Any, step: Any, *words: Any) -> Any:
     """Note the keys behind each step of a pipeline; those behind the last step that has any are used."""
-    invoke = module.DataPipeline.invoke
-
-    @functools.wraps(invoke)
-    def invoked(self: Any, step: Any, *words: Any, **more: Any) -> Any:
-        samples = invoke(self, step, *words, **more)
-        at = next((n for n, each in enumerate(self.pipeline) if each is step), 0)
-        return _noting_keys(samples, id(self), at) if hasattr(samples, "__next__") else samples
-
-    module.DataPipeline.invoke = invoked
+    samples = invoke(pipeline, step, *words)
+    at = next((n for n, each in enumerate(pipeline.pipeline) if each is step), 0)
+    return _noting_keys(samples, (id(pipeline), at)) if hasattr(samples, "__next__") else samples
 
 
-def _noting_keys(samples: Iterator[Any], pipeline: int, step: int) -> Iterator[Any]:
+def _noting_keys(samples: Iterator[Any], step: tuple[int, int]) -> Iterator[Any]:
     for sample in samples:
         if received.current.fetching and isinstance(sample, dict) and isinstance(sample.get("__key__"), str):
-            received.current.attempt(_note_key, received.key_in(sample)[0], pipeline, step)
+            received.current.attempt(_note_key, received.key_in(sample)[0], step)
         yield sample
 
 
-def _note_key(key: str, pipeline: int, step: int) -> None:
-    last = received.current.last_steps.get(pipeline, -1)
-    if step > last:
-        received.current.last_steps[pipeline] = step
-        received.current.window = []
-    if step >= last:
-        received.current.window.append((received.NAME, received.current.identity(key)))
+def _note_key(key: str, step: tuple[int, int]) -> None:
+    order = received.current.steps.setdefault(step, len(received.current.steps))
+    received.current.windows[order].append((received.NAME, received.current.identity(key)))
 
 
-def _noting(value: Callable[..., Any]) -> Callable[..., None]:
-    def note(dataset: Any, at: Any) -> None:
-        if received.current.fetching and (index := value(at)) is not None:
-            received.current.window.append((received.INDEX, int(index)))
-
-    return note
+def _saves(*words: Any) -> None:
+    received.current.log(received.SAVED, 0, 0, 0)
 
 
-def _patch_ours(module: Any) -> None:
-    deliver = module.Loader._deliver
+def _note(dataset: Any, at: Any) -> None:
+    """Note an index, which LitData wraps."""
+    if received.current.fetching and not isinstance(at, slice):
+        received.current.windows[0].append((received.INDEX, int(getattr(at, "index", at))))
 
-    @functools.wraps(deliver)
-    def delivered(self: Any, *words: Any) -> Iterator[Any]:
-        plan = self.plan
-        about = {
-            **loaders.place(self),
-            **{"loader": "smallfiles.make_loader", "samplers": [], "count": None, "covers": False},
-            **{"replacement": False, "shuffles": bool(plan.shuffle), "resampled": False, "batch": plan.batch},
-            **{"drop_last": False, "view": 0, "workers": self.num_workers, "length": None, "trains": True},
-            **{"iterable": False, "site": "", "drawn": plan.epoch_samples if plan.parts else None},
-        }
-        return received.current.whole(about, deliver(self, *words), lambda batch: batch["index"])
 
-    module.Loader._deliver = delivered
+def _deliver(deliver: Callable[..., Any], loader: Any, *words: Any) -> Iterator[Any]:
+    plan = loader.plan
+    more = {"shuffles": bool(plan.shuffle), "batch": plan.batch, "workers": loader.num_workers, "site": ""}
+    drawn = plan.epoch_samples if plan.parts else None
+    about = loaders.whole_facts("smallfiles.make_loader", **more, drawn=drawn)
+    return received.current.whole(about, deliver(loader, *words), lambda batch: batch["index"])
+
+
+def _begin_grain(begin: Callable[..., Any], output: Any) -> Any:
+    """Watch the iterator that the loop gets, and none of those below it, or in a worker."""
+    iterator, frame = begin(output), cast(Any, sys._getframe())
+    while frame.f_code.co_filename.endswith("dataset/dataset.py") or frame.f_globals["__name__"] == __name__:
+        frame = frame.f_back
+    if "grain/_src/python/dataset/" not in frame.f_code.co_filename and not received.current.fetching:
+        received.current.attempt(_watch_grain, iterator, output)
+    return iterator
+
+
+def _watch_grain(iterator: Any, output: Any) -> None:
+    kind, recorder = type(iterator), received.Grain(output)
+
+    def moved(self: Any, state: Any) -> None:
+        kind.set_state(self, state)
+        received.current.attempt(recorder.move, self)
+
+    more = {"__next__": lambda self: recorder.next(kind.__next__, self), "set_state": moved}
+    iterator.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **more})
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
@@ -181,20 +177,15 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
 }
 _PATCHES |= (
     {
-        "torch.serialization": lambda module: _after(
-            module, "save", lambda *words, **more: received.current.log(received.SAVED, 0, 0, 0), before=True
-        ),
+        "torch.serialization": lambda module: _after(module, "save", _saves),
         "accelerate.data_loader": lambda module: _wrap(module.DataLoaderShard, "__iter__", "shell"),
-        "webdataset.pipeline": _patch_webdataset,
-        "streaming.base.dataset": lambda module: _after(
-            module.StreamingDataset,
-            "__getitem__",
-            _noting(lambda at: at if not isinstance(at, slice) else None),
+        "webdataset.pipeline": lambda module: _wrap(module.DataPipeline, "invoke", _invoke),
+        "streaming.base.dataset": lambda module: _after(module.StreamingDataset, "__getitem__", _note),
+        "litdata.streaming.dataset": lambda module: _after(module.StreamingDataset, "__getitem__", _note),
+        "grain._src.python.dataset.dataset": lambda module: _wrap(
+            module._OutputIterDataset, "__iter__", _begin_grain
         ),
-        "litdata.streaming.dataset": lambda module: _after(
-            module.StreamingDataset, "__getitem__", _noting(lambda at: getattr(at, "index", None))
-        ),
-        "smallfiles.loading.loader": _patch_ours,
+        "smallfiles.loading.loader": lambda module: _wrap(module.Loader, "_deliver", _deliver),
     }
     if AUDITS
     else {"nvidia.dali.plugin.pytorch": lambda module: _wrap(module.DALIGenericIterator, "__next__", "next")}

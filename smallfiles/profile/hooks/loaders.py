@@ -7,19 +7,15 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator
-from hashlib import blake2b
-from typing import Any
+from hashlib import sha1
+from itertools import islice
+from typing import Any, cast
 
-from .moments import from_handler, shm
+from .moments import guarded, shm
 
 _LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_COVERING = (
-    "SequentialSampler",
-    "RandomSampler",
-    "DistributedSampler",
-    "SeedableRandomSampler",
-    "EpochBatches",
-)
+_COVERING = "SequentialSampler RandomSampler DistributedSampler SeedableRandomSampler EpochBatches"
+_INSTALLED = ("site-packages", "dist-packages", "smallfiles_hooks")
 _KNOWN = ("torch.utils.data.", "accelerate.", "lightning.", "webdataset.")
 
 
@@ -44,14 +40,17 @@ def samples(batch: Any) -> int:
     return found or (len(batch) if isinstance(batch, (list, tuple)) else 0)
 
 
-def keeps_order(sampler: Any) -> bool:
-    """Whether a sampler, and what it wraps, draws its order alone: none is written by the program."""
+def samplers_of(sampler: Any) -> Iterator[Any]:
+    """The sampler of a loader, and those that it wraps."""
     while sampler is not None:
-        if not type(sampler).__module__.startswith(_KNOWN):
-            return False
+        yield sampler
         within = (getattr(sampler, name, None) for name in ("batch_sampler", "_batch_sampler", "sampler"))
         sampler = next((each for each in within if each is not None), None)
-    return True
+
+
+def keeps_order(sampler: Any) -> bool:
+    """Whether a sampler, and what it wraps, draws its order alone: none is written by the program."""
+    return all(type(each).__module__.startswith(_KNOWN) for each in samplers_of(sampler))
 
 
 def cuda() -> Any:
@@ -70,13 +69,8 @@ def moment() -> Any:
 
 
 def length(iterator: Any) -> int | None:
-    """Batches of an epoch; None where the loader cannot know."""
-    try:
-        return len(iterator)
-    except Exception as error:  # an IterableDataset has none; what a stranger's __len__ raises is not ours
-        if from_handler(error):
-            raise
-        return None
+    """Batches of an epoch; None where the loader cannot know, or where its __len__ raises an error."""
+    return cast("int | None", guarded(str, len, iterator))
 
 
 def facts(iterator: Any) -> dict[str, Any]:
@@ -102,24 +96,17 @@ def asked_ahead(iterator: Any) -> int:
 
 def at_rest(iterator: Any) -> bool:
     """Whether all batches that the workers were asked for are made."""
-    try:
-        made = sum(len(task) > 1 for task in iterator._task_info.values())
-        made += iterator._worker_result_queue.qsize()
-        if iterator._data_queue is not iterator._worker_result_queue:
-            made += iterator._data_queue.qsize()
-        return bool(made >= iterator._tasks_outstanding)
-    except Exception as error:  # of another version of PyTorch
-        if from_handler(error):
-            raise
-        return True
+    queues = {id(each): each for each in (iterator._worker_result_queue, iterator._data_queue)}
+    made = sum(len(task) > 1 for task in iterator._task_info.values())
+    return bool(made + sum(each.qsize() for each in queues.values()) >= iterator._tasks_outstanding)
 
 
 def digest(value: bytes) -> int:
     """Return 64 bits of a hash that is equal in all processes."""
-    return int.from_bytes(blake2b(value, digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(sha1(value, usedforsecurity=False).digest()[:8], "little", signed=True)
 
 
-def place(iterator: Any) -> dict[str, int]:
+def place() -> dict[str, int]:
     """Return rank and number of ranks, by torch.distributed or by the launcher."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -134,53 +121,51 @@ def place(iterator: Any) -> dict[str, int]:
 def site() -> str:
     """Return the line of the program that asks for batches: the first one outside of installed packages."""
     frame = sys._getframe(2)
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if "site-packages" not in name and "dist-packages" not in name and "smallfiles_hooks" not in name:
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
+    while frame.f_back is not None and any(part in frame.f_code.co_filename for part in _INSTALLED):
         frame = frame.f_back
-    return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def loader_facts(iterator: Any) -> dict[str, Any]:
     """Return what is known about a loader and its sampler."""
-    samplers: list[Any] = []
-    dataset, sampler = iterator._dataset, getattr(iterator, "_index_sampler", None)
+    dataset, samplers = (
+        iterator._dataset,
+        [*islice(samplers_of(getattr(iterator, "_index_sampler", None)), 8)],
+    )
     iterable = hasattr(dataset, "__iter__") and not hasattr(type(dataset), "__getitem__")
     iterable = iterable or str(getattr(iterator, "_dataset_kind", "")) == "1"
-    while sampler is not None and len(samplers) < 8:
-        samplers.append(sampler)
-        within = (getattr(sampler, name, None) for name in ("batch_sampler", "_batch_sampler", "sampler"))
-        sampler = next((each for each in within if each is not None), None)
     names = [type(each).__name__ for each in samplers]
     last, count = (samplers[-1] if samplers else None), length(dataset)
-    torch = sys.modules["torch"]
     shuffles = getattr(last, "shuffle", "RandomSampler" in names[-1:] or None) if not iterable else None
     if names[-1:] == ["SequentialSampler"]:
         shuffles = None if iterable else False
     replacement = bool(getattr(last, "replacement", False)) and not iterable
-    covers = bool(names) and names[-1] in _COVERING and not replacement and not iterable
+    covers = bool(names) and names[-1] in _COVERING.split() and not replacement and not iterable
     if covers and names[-1] == "RandomSampler":
         covers = getattr(last, "num_samples", count) == count
-    return {
-        **place(iterator),
-        "loader": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        "samplers": names,
-        "count": count if isinstance(count, int) else None,
-        "covers": covers and bool(count),
-        "view": view_of(dataset),
-        "replacement": replacement,
-        "shuffles": stream_shuffles(dataset) if iterable else shuffles,
-        "resampled": iterable
+    return whole_facts(
+        f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+        count=count,
+        covers=covers and bool(count),
+        view=view_of(dataset),
+        replacement=replacement,
+        shuffles=stream_shuffles(dataset) if iterable else shuffles,
+        resampled=iterable
         and "Resampled" in str([type(s).__name__ for s in getattr(dataset, "pipeline", ())]),
-        "batch": getattr(samplers[0] if samplers else None, "batch_size", None),
-        "drop_last": bool(getattr(iterator, "_drop_last", False) or getattr(last, "drop_last", False)),
-        "workers": getattr(iterator, "_num_workers", 0),
-        "length": None if iterable else length(iterator),
-        "trains": bool(torch.is_grad_enabled()),
-        "iterable": bool(iterable),
-        "site": site(),
-    }
+        batch=getattr(samplers[0] if samplers else None, "batch_size", None),
+        workers=getattr(iterator, "_num_workers", 0),
+        length=None if iterable else length(iterator),
+        trains=bool(sys.modules["torch"].is_grad_enabled()),
+        iterable=bool(iterable),
+    )
+
+
+def whole_facts(loader: str, **known: Any) -> dict[str, Any]:
+    """Return the facts of a loader, of which only some may be known."""
+    unknown = dict.fromkeys(("count", "shuffles", "batch", "length"))
+    false = dict.fromkeys(("covers", "replacement", "resampled", "iterable"), False)
+    numbers = {"view": 0, "workers": 0, "trains": True, "site": site()}
+    return {**place(), "loader": loader, **unknown, **false, **numbers, **known}
 
 
 def view_of(dataset: Any) -> int:
@@ -202,3 +187,68 @@ def stream_shuffles(dataset: Any) -> bool | None:
         step = getattr(step, "ex_iterable", None)
     found = getattr(dataset, "shuffle", None)
     return found if isinstance(found, bool) else None
+
+
+_GRAIN = "Source Range Map RandomMap MapWithIndex Filter _WithSeed"
+_GRAIN += " Shuffle WindowShuffle Slice Repeat Batch _Sampler"
+_COUNTERS = {"index_for_rng", "counter"}
+
+
+def grain_facts(output: Any) -> tuple[dict[str, Any], Any]:
+    """Return the facts of a pipeline of Grain, and its plan: the MapDataset that iterators go through.
+
+    Args:
+        output: The last data set of the pipeline.
+
+    Returns:
+        None instead of a plan that mixes several, or is made of unknown parts; `parts` names them.
+    """
+    nodes = [output]
+    for node in nodes:
+        within = [*node._parents, *getattr(node, "_datasets", ())]
+        nodes += [each for each in within if not any(each is one for one in nodes)]
+    names = [type(node).__name__.removesuffix("Dataset") for node in nodes]
+    sources = [node for name, node in zip(names, nodes, strict=True) if name in ("SourceMap", "RangeMap")]
+    plans = [node._parent for name, node in zip(names, nodes, strict=True) if name == "PrefetchIter"]
+    strange = [name for name in names if name.endswith("Map") and name[:-3] not in _GRAIN.split()]
+    sampler = next((node._sampler for node in nodes if hasattr(node, "_sampler")), None)
+    count, kinds = sum(map(len, sources)), [type(getattr(each, "_source", each)) for each in sources]
+    return whole_facts(
+        f"grain over {', '.join(kind.__qualname__ for kind in kinds)}",
+        count=count,
+        covers="SliceMap" not in names and getattr(sampler, "_num_records", count) == count,
+        shuffles=getattr(sampler, "_shuffle", None) if sampler else "Shuffle" in str(names),
+        parts=", ".join(names),
+    ), plans[0] if len(plans) == len(sources) == 1 and not strange else None
+
+
+def grain_places(plan: Any, at: int, count: int) -> list[int]:
+    """Return the places of the samples at a position of a plan, counted on through the epochs."""
+    name = type(plan).__name__
+    if not plan._parents:
+        return [at]
+    if name == "BatchMapDataset":
+        (epoch, batch), length = divmod(at, len(plan)), len(plan._parent)
+        places = range(batch * plan._batch_size, min((batch + 1) * plan._batch_size, length))
+        return [
+            each for place in places for each in grain_places(plan._parent, epoch * length + place, count)
+        ]
+    if name == "_SamplerMapDataset":
+        sampler, shard = plan._sampler, plan._shard_options
+        key = sampler[at * shard.shard_count + shard.shard_index].record_key
+        return [at // len(getattr(sampler, "_record_keys", plan._parent)) * count + int(key)]
+    if not getattr(plan, "_reseed_each_epoch", True):
+        epoch, at = divmod(at, len(plan._parent))
+        return [epoch * count + place for place in grain_places(plan._parent, at, count)]
+    for change in ("_shuffled_index", "_sliced_index"):
+        at = getattr(plan, change, int)(at)
+    return grain_places(plan._parent, at, count)
+
+
+def grain_positions(state: Any) -> list[int]:
+    """Return how far each worker is, by what a checkpoint holds; nothing for another kind of pipeline."""
+    if "next_index" in state:
+        return [int(state["next_index"])]
+    if "iterators_in_use_states" in state:
+        return [at for each in state["iterators_in_use_states"] for at in grain_positions(each)]
+    return grain_positions(state["parent"]) if state.keys() - _COUNTERS == {"parent"} else []

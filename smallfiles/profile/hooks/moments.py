@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _CALLS = {
     "x86_64": {"open": (2, 257, 437, 4, 5, 6, 262, 332, 217, 3), "read": (0, 17, 19, 295, 9)},
@@ -88,6 +90,17 @@ def from_handler(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def guarded(fail: Callable[[str], object], work: Callable[..., Any], *words: Any) -> Any:
+    """Do something of ours in the program; what fails is said to `fail`, and never stops the program."""
+    try:
+        return work(*words)
+    except Exception as error:
+        if from_handler(error):
+            raise
+        name = getattr(getattr(work, "func", work), "__name__", "hook")
+        fail(f"{name}: {type(error).__name__} {error}")
 
 
 def counters(ours: int = 0) -> dict[str, int]:

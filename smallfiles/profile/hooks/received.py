@@ -22,11 +22,12 @@ import sys
 import threading
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from . import moments, watch
-from .loaders import digest, loader_facts
+from .loaders import digest, grain_facts, grain_places, grain_positions, loader_facts
 
 KEY = "SMALLFILES_AUDIT_KEY"
 MADE, GOT, ENDED, DELIVERED, SAVED = 1, 2, 3, 4, 5
@@ -34,33 +35,41 @@ INDEX, NAME, FILE, CONTENT = 1, 2, 3, 4
 """The identities of a sample, the best one first."""
 NAMED = struct.Struct("=qH")
 _NAME_BYTES = 64 << 20
+_WHOLE_BYTES, _END_BYTES, _WORDS = 4096, 1024, 256
 _SHARDS = (".tar", ".tar.gz", ".tgz", ".parquet", ".arrow", ".zip", ".mds", ".mds.zstd", ".jsonl", ".h5")
 
 
+def sampled(data: Any) -> bytes:
+    """Return the bytes of a buffer; of a large one its size, its ends, and words at equal distances."""
+    view = memoryview(data).cast("B")
+    if view.nbytes <= _WHOLE_BYTES:
+        return view.tobytes()
+    words = view[: view.nbytes & ~7].cast("Q")
+    step = len(words) // _WORDS | 1  # odd, so that it does not stay in one column of a picture
+    return b"%d:" % view.nbytes + view[:_END_BYTES] + view[-_END_BYTES:] + words[::step].tobytes()
+
+
 def content(item: Any, depth: int = 0) -> bytes:
-    """Return bytes that differ where two samples differ: of a large array, its head and every n-th byte."""
+    """Return bytes that differ where two samples differ: of a large array, some of them."""
     if isinstance(item, bytes | bytearray):
-        step = max(1, len(item) // 8192)
-        return b"%d:" % len(item) + bytes(item[:2048]) + bytes(item[::step])
+        return sampled(item)
     if isinstance(item, str | int | float | bool | None):
         return repr(item).encode("utf-8", "surrogatepass")
     if depth < 6 and isinstance(item, dict):
         return b"{" + b",".join(str(key).encode() + content(item[key], depth + 1) for key in item) + b"}"
     if depth < 6 and isinstance(item, list | tuple):
         return b"[" + b",".join(content(each, depth + 1) for each in item) + b"]"
-    if type(item).__module__.startswith("torch") and hasattr(item, "untyped_storage"):
-        import torch
+    if hasattr(item, "dtype") and hasattr(item, "shape"):
+        head = f"{item.dtype}{tuple(item.shape)}".encode()
+        if hasattr(item, "untyped_storage"):
+            import torch
 
-        plain = item.detach().cpu().contiguous()
-        item = plain.flatten().view(torch.uint8).numpy()
-        head = str((plain.dtype, tuple(plain.shape))).encode()
-        return head + content(item[:: max(1, len(item) // 8192)].tobytes() + item[:2048].tobytes())
-    if hasattr(item, "dtype") and hasattr(item, "tobytes"):
-        step = max(1, getattr(item, "size", 1) // 8192)
-        head = str((item.dtype, item.shape)).encode()
-        return head + bytes(item.reshape(-1)[::step].tobytes())
+            item = item.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        if item.dtype.hasobject:
+            return head + content(item.tolist(), depth + 1)
+        return head + sampled(item if item.flags.c_contiguous and item.ndim else item.tobytes())
     if hasattr(item, "tobytes") and hasattr(item, "mode"):
-        return f"{item.mode}{item.size}".encode() + content(item.tobytes(), depth)
+        return f"{item.mode}{item.size}".encode() + sampled(item.tobytes())
     return (
         content(vars(item), depth + 1)
         if depth < 6 and hasattr(item, "__dict__")
@@ -82,12 +91,13 @@ class Recorder:
         self.path = f"{watch.folder}/{os.getpid()}-{time.monotonic_ns()}"
         self.files: dict[str, int] = {}
         self.named = self.passes = self.generation = 0
-        self.window: list[tuple[int, int]] = []
+        self.windows = defaultdict[int, list[tuple[int, int]]](list)
         self.opened_now: list[str] = []
         self.shards: set[str] = set()
         self.fetching, self.receiving, self.worker = False, 0, False
-        self.last_steps: dict[int, int] = {}
+        self.steps: dict[tuple[int, int], int] = {}
         self.latest: dict[str, Any] = {}
+        self.lengths: dict[tuple[Any, ...], dict[int | None, int]] = {}
 
     def write(self, name: str, data: bytes) -> None:
         """Add to one of the files of this process; the program goes on when the disk is full."""
@@ -106,14 +116,12 @@ class Recorder:
 
     def attempt(self, work: Callable[..., Any], *words: Any) -> Any:
         """Record something; what fails is said in the report, and never stops the program."""
-        try:
-            return work(*words)
-        except Exception as error:
-            if moments.from_handler(error):
-                raise
-            with contextlib.suppress(OSError):
-                name = getattr(getattr(work, "func", work), "__name__", "hook")
-                self.say(failed=f"{name}: {type(error).__name__} {error}")
+        return moments.guarded(self.fail, work, *words)
+
+    def fail(self, text: str) -> None:
+        """Say what could not be recorded, unless the disk is full."""
+        with contextlib.suppress(OSError):
+            self.say(failed=text)
 
     def identity(self, value: Any) -> int:
         """Return a key as 64 bits, and write what it is called."""
@@ -130,10 +138,7 @@ class Recorder:
 
     def opened(self, path: Any, flags: Any) -> None:
         """Note a file that the program opens for reading."""
-        if flags & 3 or isinstance(path, int):
-            return
-        name = os.fsdecode(path)
-        if name.startswith(watch.SYSTEM) or name.endswith((".py", ".pyc", ".so")):
+        if (name := watch.name_of(path, flags)) is None:
             return
         name = os.path.abspath(name)
         if self.fetching:
@@ -148,7 +153,7 @@ class Recorder:
         """A worker, or the training itself, begins to make the batches of a pass."""
         self.generation += 1
         fetcher._smallfiles = {"pass": self.generation, "states": None, "looks": 0}
-        self.window.clear()
+        self.windows.clear()
         original = fetcher.collate_fn
 
         @functools.wraps(original)
@@ -171,10 +176,9 @@ class Recorder:
         self.opened_now.clear()
         try:
             batch = fetch(fetcher, index)
-        except StopIteration:
-            raise
-        except Exception:  # the loop receives the error in its place
-            self.attempt(self.log, MADE, about["pass"], 0, 0)
+        except Exception as error:  # the loop receives an error in the place of a batch
+            if not isinstance(error, StopIteration):
+                self.attempt(self.log, MADE, about["pass"], 0, 0)
             raise
         finally:
             self.fetching = False
@@ -191,7 +195,8 @@ class Recorder:
 
     def items(self, fetcher: Any, data: Any) -> list[tuple[int, Any]]:
         """Return the identities of the samples of a batch, by kind."""
-        window, self.window = self.window, []
+        window = self.windows[max(self.windows)] if self.windows else []
+        self.windows = defaultdict(list)
         samples = list(data) if fetcher.auto_collation else [data]
         if chosen := os.environ.get(KEY):
             values = [part for sample in samples for part in numbers(key_of(chosen, sample))]
@@ -232,12 +237,8 @@ class Recorder:
         """Note the random states of a worker before its first batch, and which of them it uses."""
         about, states = fetcher._smallfiles, dict(random_states(fetcher.dataset))
         about["looks"] += 1
-        if about["states"] is None:
-            about["states"] = states
-            return
-        used = {name: about["states"][name] for name in states if states[name] != about["states"].get(name)}
-        used = {name: state for name, state in used.items() if state}
-        if used:
+        first = about["states"] = about["states"] or states
+        if used := {name: first[name] for name in states if first.get(name, states[name]) != states[name]}:
             about["looks"] = 8
             self.say(random=used, generation=about["pass"])
 
@@ -276,17 +277,19 @@ class Recorder:
 
     def begin_pass(self, iterator: Any) -> dict[str, Any]:
         """Begin a pass over a loader, with what is known about it."""
-        self.passes += 1
-        generation = getattr(iterator, "_smallfiles_resets", 0) + 1
+        generation = getattr(iterator, "_smallfiles_resets", 0)
         if not getattr(iterator, "_num_workers", 0):
             generation = getattr(iterator._dataset_fetcher, "_smallfiles", {}).get("pass", 0)
-        self.say(
-            begins=self.passes,
-            generation=generation,
-            pids=[each.pid for each in getattr(iterator, "_workers", ())],
-            **loader_facts(iterator),
-        )
-        return {"pass": self.passes, "got": 0}
+        pids = [each.pid for each in getattr(iterator, "_workers", ())]
+        return {"pass": self.begin(loader_facts(iterator), generation, pids), "got": 0}
+
+    def begin(self, facts: dict[str, Any], generation: int = 0, pids: list[int] | None = None) -> int:
+        """Begin a pass; what this process calls the n-th length of a loader is so in other ranks, too."""
+        self.passes += 1
+        lengths = self.lengths.setdefault(tuple(facts[name] for name in ("loader", "batch", "site")), {})
+        facts["same"] = lengths.setdefault(facts["count"], len(lengths))
+        self.say(begins=self.passes, generation=generation or -self.passes, pids=pids or [], **facts)
+        return self.passes
 
     def shell(self, original: Callable[[Any], Iterator[Any]], loader: Any) -> Iterator[Any]:
         """Count what a loader that reads one batch ahead hands out (Accelerate)."""
@@ -301,22 +304,70 @@ class Recorder:
         """Record a loader that says itself which samples are in a batch."""
         number = 0
         for batch in batches:
-            number = number or self.attempt(self.begin_whole, facts) or 0
-            self.attempt(self.got_whole, number, ids, batch)
+            number = number or self.attempt(self.begin, facts) or 0
+            self.attempt(self.got, number, batch, ids)
             yield batch
         if number:
             self.attempt(self.log, ENDED, number, 0, 0)
 
-    def begin_whole(self, facts: dict[str, Any]) -> int:
-        """Begin a pass over such a loader."""
-        self.passes += 1
-        self.say(begins=self.passes, generation=-self.passes, pids=[], **facts)
-        return self.passes
-
-    def got_whole(self, number: int, ids: Callable[[Any], Any], batch: Any) -> None:
-        """Write which samples a batch has, and that it was received."""
-        self.made(-number, [(INDEX, numbers(ids(batch)))])
+    def got(self, number: int, batch: Any, ids: Callable[[Any], Any], kind: int = INDEX) -> None:
+        """Write which samples a batch of such a loader has, and that it was received."""
+        self.made(-number, [(kind, numbers(ids(batch)))])
         self.log(GOT, number, -1, 0)
+
+
+class Grain:
+    """Record an iterator of Grain. It may run through several epochs, of which each becomes a pass.
+
+    Its plan is a function of the position, and its state says how far it is. What filters reject counts as
+    received, too.
+    """
+
+    def __init__(self, output: Any) -> None:
+        self.facts, self.plan = grain_facts(output)
+        self.done: list[int] = []
+        self.passes: dict[int, list[int]] = {}  # by epoch: its number and its batches
+
+    def next(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        """Return the next batch to the loop, and write which samples are in it."""
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            for number, _ in self.passes.values():
+                current.attempt(current.log, ENDED, number, 0, 0)
+            raise
+        if self.facts:
+            current.attempt(self.received, iterator, batch)
+        return batch
+
+    def move(self, iterator: Any) -> dict[int, list[int]]:
+        """Return the samples since the last state, by epoch."""
+        if type(iterator).__name__ == "_DataLoaderStateDatasetIterator":  # whose own state is another one
+            iterator = iterator._parent
+        found, count = defaultdict[int, list[int]](list), self.facts["count"]
+        before, self.done = self.done, grain_positions(iterator.get_state())
+        for worker, end in enumerate(self.done):
+            for at in range(before[worker] if before else 0, end):
+                for place in grain_places(self.plan, worker + at * len(self.done), count):
+                    found[place // count].append(place % count)
+        return found
+
+    def received(self, iterator: Any, batch: Any) -> None:
+        """Write which samples a batch has; with a key, they belong to its last epoch."""
+        found, kind = self.move(iterator) if self.plan else {}, INDEX
+        if chosen := os.environ.get(KEY):
+            keys = [current.identity(each) for each in numbers(key_of(chosen, batch))]
+            found, kind = {max(found, default=0): keys}, NAME
+        elif not found:
+            parts, self.facts = self.facts["parts"], {}
+            raise ValueError(f"which samples a pipeline of Grain's {parts} hands out is not known")
+        for epoch, values in sorted(found.items()):
+            if epoch not in self.passes:
+                self.passes[epoch] = [current.begin(self.facts | {"workers": len(self.done)}), 0]
+            current.got(self.passes[epoch][0], values, list, kind)
+            self.passes[epoch][1] += 1
+            if self.passes[epoch][1] == len(self.done) + 1 and epoch - 1 in self.passes:
+                current.log(ENDED, self.passes[epoch - 1][0], 0, 0)  # no worker is in it any more
 
 
 def ours(dataset: Any) -> bool:
@@ -326,9 +377,11 @@ def ours(dataset: Any) -> bool:
 
 def key_in(sample: Any) -> list[Any]:
     """Return the keys that a sample, or a batch of samples, carries."""
-    if not isinstance(sample, dict) or "__key__" not in sample:
+    sample = sample[-1] if isinstance(sample, tuple) and sample else sample  # Energon: worker, number, batch
+    fields = sample if isinstance(sample, dict) else getattr(sample, "__dict__", {})
+    if "__key__" not in fields:
         return []
-    keys, urls = numbers(sample["__key__"]), numbers(sample.get("__url__", ""))
+    keys, urls = numbers(fields["__key__"]), numbers(fields.get("__url__", ""))
     urls = urls if len(urls) == len(keys) else urls[:1] * len(keys)
     return [f"{url} {key}" if url else key for key, url in zip(keys, urls, strict=True)]
 
@@ -353,33 +406,28 @@ def rows_of(batch: Any) -> list[Any]:
     return [batch[row] for row in range(len(batch))] if len(getattr(batch, "shape", ())) > 1 else [batch]
 
 
+def state_of(each: Any) -> Any:
+    """Return the state of a random generator; None for anything else."""
+    if type(each).__name__ not in ("Generator", "Random", "RandomState", "module"):
+        return None
+    found = (getattr(each, get) for get in ("getstate", "get_state", "get_rng_state") if hasattr(each, get))
+    generator = getattr(each, "bit_generator", None)
+    return next(found, lambda: generator and generator.state)()
+
+
 def random_states(dataset: Any) -> Iterator[tuple[str, int]]:
     """Yield a hash of each random state that a worker may use; none of them is changed."""
-    import random
-
-    yield "random", digest(repr(random.getstate()).encode())
-    parts = (("numpy.random", "numpy", "random.get_state"), ("torch", "torch", "get_rng_state"))
-    for name, module, get in parts:
-        if module in sys.modules:
-            state: Any = functools.reduce(getattr, get.split("."), cast(Any, sys.modules[module]))()
-            yield (
-                name,
-                digest(repr(state[1].tobytes() if name[0] == "n" else state.numpy().tobytes()).encode()),
-            )
+    names = ("random", "numpy.random", "torch")
+    queue = [(name, cast(Any, sys.modules[name]), 3) for name in names if name in sys.modules]
+    queue.append(("dataset", dataset, 0))
     seen: set[int] = set()
-    queue: list[tuple[str, Any, int]] = [("dataset", dataset, 0)]
     while queue and len(seen) < 64:
         name, each, depth = queue.pop(0)
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if type(each).__name__ == "Generator" and hasattr(each, "bit_generator"):
-            yield name, digest(repr(each.bit_generator.state).encode())
-        elif type(each).__name__ == "Generator" and hasattr(each, "get_state"):
-            yield name, digest(each.get_state().numpy().tobytes())
-        elif type(each).__name__ in ("Random", "RandomState"):
-            get_state = each.getstate if hasattr(each, "getstate") else each.get_state
-            yield name, digest(repr(get_state()).encode())
+        if (state := state_of(each)) is not None:
+            yield name, digest(content(state))
         elif depth < 3 and isinstance(each, list | tuple):
             queue += [(f"{name}[{n}]", part, depth + 1) for n, part in enumerate(each[:16])]
         elif depth < 3 and not isinstance(each, type) and hasattr(each, "__dict__"):

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 from . import loaders, moments
-from .loaders import asked_ahead
 
 LOOK_S = 0.1
 FOLDER, SECONDS = "SMALLFILES_PROFILE_FOLDER", "SMALLFILES_PROFILE_SECONDS"
@@ -35,6 +34,14 @@ SYSTEM = (
     *("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/", "/usr/lib"),
     *(sys.prefix + "/", sys.base_prefix + "/lib"),
 )
+
+
+def name_of(path: Any, flags: Any) -> str | None:
+    """Return the name of a file that the program opens for reading; None if it is not one of its own."""
+    if flags & 3 or isinstance(path, int):
+        return None
+    name = os.fsdecode(path)
+    return None if name.startswith(SYSTEM) or name.endswith((".py", ".pyc", ".so")) else name
 
 
 class Epoch:
@@ -78,19 +85,15 @@ class Watch:
 
     def attempt(self, measure: Callable[..., Any], *words: Any) -> Any:
         """Measure something; what fails ends the measurement, and never the program."""
-        try:
-            return measure(*words)
-        except Exception as error:
-            if moments.from_handler(error):
-                raise
-            self.done, self.facts["failed"] = True, f"{measure.__name__}: {type(error).__name__} {error}"
+        return moments.guarded(self.fail, measure, *words)
+
+    def fail(self, text: str) -> None:
+        """End the measurement, and say why."""
+        self.done, self.facts["failed"] = True, text
 
     def opened(self, path: Any, mode: Any, flags: Any) -> None:
         """Count a file that is opened for reading; one in 2^k of the names is kept."""
-        if flags & 3 or isinstance(path, int) or self.done:
-            return
-        name = os.fsdecode(path)
-        if name.startswith(SYSTEM) or name.endswith((".py", ".pyc", ".so")):
+        if self.done or (name := name_of(path, flags)) is None:
             return
         self.opens += 1
         if not name.startswith("/"):
@@ -169,13 +172,8 @@ class Watch:
             blocked = moments.BLOCKED_IN.get(int(number)) if number.isdigit() else None
             self.looks[f"fetch {blocked or moments.kind(*moments.stack(self.thread))}"] += 1
         elif self.role == "rank":
-            at = (
-                "next"
-                if self.inside
-                else "copy"
-                if moments.copies(*moments.stack(self.thread))
-                else "outside"
-            )
+            copies = not self.inside and moments.copies(*moments.stack(self.thread))
+            at = "next" if self.inside else "copy" if copies else "outside"
             self.looks[at] += 1
 
     def write_if_cheap(self) -> None:
@@ -189,12 +187,9 @@ class Watch:
             return
         try:
             began = time.perf_counter()
-            self.write_now()
+            moments.guarded(str, self.write_now)
             self.written = time.perf_counter()
             self.write_s = self.written - began
-        except Exception as error:
-            if moments.from_handler(error):
-                raise
         finally:
             self.lock.release()
 
@@ -309,7 +304,7 @@ class Watch:
 
     def room_bytes(self, iterator: Any) -> int:
         """Bytes that may be collected: a quarter of free memory, half of /dev/shm, at most 1 GB."""
-        shm: int = moments.shm()[1] - asked_ahead(iterator) * self.facts.get("batch_bytes", 0)
+        shm: int = moments.shm()[1] - loaders.asked_ahead(iterator) * self.facts.get("batch_bytes", 0)
         return min(_AHEAD_BYTES, shm // 2, int(moments.read_text(f"{folder}/room") or 0) // 4)
 
     def hindrance(self, iterator: Any) -> str:
@@ -342,11 +337,14 @@ class Watch:
                 epoch.ahead.append((None, error))
                 break
             room -= loaders.nbytes(epoch.ahead[-1][0])
-        while not loaders.at_rest(iterator) and time.perf_counter() - began < _AHEAD_S:
+        while (
+            moments.guarded(str, loaders.at_rest, iterator) is False
+            and time.perf_counter() - began < _AHEAD_S
+        ):
             time.sleep(0.01)
         if cuda := loaders.cuda():
             cuda.synchronize()
-        epoch.recovering = asked_ahead(iterator) + 2
+        epoch.recovering = loaders.asked_ahead(iterator) + 2
         self.paused_s += time.perf_counter() - began
 
     def fetched(self, fetch: Callable[..., Any], *words: Any) -> Any:
