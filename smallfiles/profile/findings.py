@@ -26,7 +26,7 @@ NO_REFERENCE = "no complete epoch to compare the resume with"
 PART = "not all ranks are in this record"
 MIXED = "the records are of several runs"
 CURES = {
-    MIXED: "join the records of one run; if it was one, torchrun did not know of the other nodes (--nnodes)",
+    MIXED: "join the records of one run; if it was one, torchrun did not know the other nodes (PET_NNODES)",
     "samples are seen by several ranks": "split by rank: DistributedSampler, or a split in __iter__",
     "samples arrive twice in an epoch": "split by worker with torch.utils.data.get_worker_info()",
     "samples are drawn with replacement": "if each sample must arrive once, sample without replacement",
