@@ -15,7 +15,7 @@ from smallfiles.errors import MissingPackageError
 from smallfiles.measure import BenchConfig, Result
 
 try:
-    from benchmarks import decoding, objectstore, peers, scaling, slow, squashfs, staging, watching
+    from benchmarks import decoding, objectstore, opening, peers, scaling, slow, squashfs, staging, watching
 except Exception as error:  # an environment that is not the course's
     sys.exit(f"error: {MissingPackageError.of_import(error, 'the benchmarks') or error}")
 
@@ -121,6 +121,17 @@ def _watch(folder: Path, config: BenchConfig) -> Result:
     return watching.bench_watching(folder, config)
 
 
+def _opening(packed: Path, config: BenchConfig) -> Result:
+    """Opening a packed data set: requests, seconds, and memory of the workers of a loader.
+
+    Requests are counted by a slow folder, which needs FUSE. DIR is the packed file or the folder of shards.
+
+    Examples:
+        python -m benchmarks opening train.arrow --repeats 3
+    """
+    return opening.bench_opening(packed, config)
+
+
 _MORE = {
     "stage": Topic(_stage, (*_FIELDS, "caches")),
     "decode": Topic(_decode, tuple(name for name in _FIELDS if name != "cap")),
@@ -128,6 +139,7 @@ _MORE = {
         _peers, ("repeats", "count", "seed", "cap", "step"), peers.PeersConfig, publish=peers.publish
     ),
     "slow": Topic(_slow, (*_FIELDS, "latency_ms"), slow.SlowBenchConfig),
+    "opening": Topic(_opening, ("repeats", "seed")),
     "scaling": Topic(_scaling, ("repeats", "seed", "latency_ms", "servers"), scaling.ScalingBenchConfig),
     "objectstore": Topic(_objectstore, ("repeats", "count", "seed")),
     "watch": Topic(_watch, ("repeats", "seed")),
