@@ -153,7 +153,7 @@ print(nodes.table(launched, guess))
 
 # %% tags=["slide"]
 plain = setup.scratch / "plain.py"
-plain.write_text("""
+_ = plain.write_text("""
 import os, random, sys
 from pathlib import Path
 import torch
@@ -240,7 +240,7 @@ show.figure(figure, alt=text)
 
 # %%
 ours = setup.scratch / "ours.py"
-ours.write_text("""
+_ = ours.write_text("""
 import sys
 from smallfiles.loading import LoaderConfig, make_loader
 

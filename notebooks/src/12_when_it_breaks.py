@@ -234,8 +234,8 @@ for way, n in (("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 
 two, _, pread = shares.values()
 title = f"{min(two):.0f} to {max(two):.0f}% of samples are wrong, with os.pread {max(pread):.2g}%"
 title = title if median(two) else "This time the two workers rarely met: run the cell again"
-look = {"groups": ("seek", "os.pread"), "guess_of": "seek, pause, read; 2"}
-figures.bars(shares, title, x="wrong samples (% of 12,000 per run)", guess=guess, **look)
+look = {"groups": ("seek", "os.pread"), "guess": guess, "guess_of": "seek, pause, read; 2"}
+figures.bars(shares, title, x="wrong samples (%)", note="12,000 samples per run", **look)
 
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)

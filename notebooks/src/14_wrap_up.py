@@ -284,7 +284,7 @@ paid = {name: first_paid(name) for name in ("staged", "broadcast")}
 trained = {n: whole_training(n) for n in (1, 10, 20, 40, 60, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in ("shards", "staged", "broadcast")}
 now = whole_training()
-title = f"Forecast: on 64 nodes, {min(now, key=now.get)} is the shortest way for {planned} epochs"
+title = f"Forecast for 64 nodes and {planned} epochs: the shortest way is {min(now, key=now.get)}"
 assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
 axes = {"x": "epochs", "y": "seconds of training", "marks": {"planned": planned}}
 drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; ring: paid off", counted=True)
