@@ -199,7 +199,7 @@ class SourceOptions:
     """How a source is read; every field has a default that suits the usual case, and most are flags.
 
     Args:
-        kind: One of `KINDS`, or `auto`.
+        kind: How to read the source; `auto` recognises it.
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
         root: For a manifest or a table: the folder (or tar) that its paths are relative to.
         labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions, splits, or

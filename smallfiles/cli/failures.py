@@ -39,7 +39,7 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except BrokenPipeError:
         code = PIPE_CLOSED
     except KeyboardInterrupt:
-        _say("interrupted; nothing unfinished was published, and the same command starts again")
+        _say("interrupted; nothing unfinished was published. Run the same command again")
         code = INTERRUPTED
     except Exception as error:
         if getattr(arguments, "debug", False) or os.environ.get("SMALLFILES_DEBUG") == "1":

@@ -5,6 +5,17 @@ manifest at the same borders, so they need not talk to each other; the merge che
 the very bytes of a single run. A part lives in `NAME.parts/part-00002-of-00008/`, complete or not there at
 all.
 
+What a killed run leaves, and what the next run of the same command does with it:
+
+    .NAME.packing/owner.json, lock    whose it is; a dead owner is replaced (`smallfiles.locks`)
+    .NAME.packing/partial-TOKEN/      the data file that was being written; removed
+    .NAME.packing/records/            what each finished data file holds, and the digest of the job
+    .NAME.packing/data/               finished data files; kept if job and digests are the same, else removed
+
+So a folder of shards goes on after its last finished shard. A single file begins again, unless only its
+verification was missing. If the output is there already, the private folder is removed, and the run is
+refused.
+
 The traps: parts of other options may fit together without belonging together. And a pack that stops half way
 must not look finished, and a finished one must not be trusted before it was read back. So the order is
 always: write aside, verify, publish. Notebook 03.

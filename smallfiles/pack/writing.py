@@ -1,9 +1,9 @@
 """Write the data files of a run one after the other, and remember which are finished.
 
 A format draws its samples from a `SampleStream`, which reads ahead, and holds no more than it is writing.
-A finished file is moved to its place among the finished ones only after it and its record are synced to the
-disk, and a run that resumes compares it with its digest. So a run that is killed at any moment, or by a power
-cut, finds again what was finished, and only that.
+A finished shard is moved to its place among the finished ones only after it and its record are synced to the
+disk; a single file is synced when it is published. A run that resumes compares it with its digest. So a run
+that is killed at any moment, or by a power cut, finds again what was finished, and only that.
 
 The traps: the name of a file may reach the disk before its bytes. And a record that a killed run left half
 written must not be believed; so its JSON file is removed first and written last. Notebook 03 shows a killed

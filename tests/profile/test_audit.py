@@ -262,6 +262,19 @@ def test_a_key_tells_samples_apart_and_nodes_are_joined(data, tmp_path):
         assert said in done.stdout and ("the records are of several runs" in done.stdout) == (said != SEVERAL)
 
 
+@pytest.mark.parametrize("keys, verdict", [("abcd", ONCE), ("abca", TWICE)])
+def test_the_keys_of_a_batch_with_slots_are_read_as_energon_returns_it(keys, verdict, tmp_path):
+    path = tmp_path / "theirs.py"
+    path.write_text(
+        "import dataclasses, torch\n@dataclasses.dataclass(slots=True)\nclass Batch:\n    __key__: list\n"
+        "class Set(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
+        f"        for n in (0, 2): yield 0, n, Batch(list('{keys}'[n : n + 2]))\n"
+        "for _ in torch.utils.data.DataLoader(Set(), batch_size=None): pass\n"
+    )
+    done = audit(tmp_path, sys.executable, path)
+    assert f"verdict: {verdict}" in done.stderr and "rank 0 4 in 2 batches" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["audit"], ["audit", "--ranks", "x", "--", "true"], ["audit", "--ranks", "2", "--", "true"]]
 )

@@ -7,6 +7,10 @@ them can be read at random.
 The trap: most tools take a tar that was cut at a block boundary for a complete one. `open` refuses it, with
 or without the index. Notebook 05 teaches this format.
 
+How a sample is found: `TableReader` asks the `TarTable` of `reader`, whose `Shards` finds shard and row; the
+columns of `index` say where its files begin and how long they are. They come from the index file beside the
+tar (`index.load`), or from a scan of its headers (`archive.index`, `fields.read`).
+
 Source of the layout: webdataset, "The WebDataset Format" (members of a sample share a stem).
 """
 

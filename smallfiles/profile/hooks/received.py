@@ -378,10 +378,11 @@ def ours(dataset: Any) -> bool:
 def key_in(sample: Any) -> list[Any]:
     """Return the keys that a sample, or a batch of samples, carries."""
     sample = sample[-1] if isinstance(sample, tuple) and sample else sample  # Energon: worker, number, batch
-    fields = sample if isinstance(sample, dict) else getattr(sample, "__dict__", {})
-    if "__key__" not in fields:
+    names = ("__key__", "__url__")  # an object of Energon has slots
+    found = [sample.get(name) if isinstance(sample, dict) else getattr(sample, name, None) for name in names]
+    if found[0] is None:
         return []
-    keys, urls = numbers(fields["__key__"]), numbers(fields.get("__url__", ""))
+    keys, urls = (numbers("" if each is None else each) for each in found)
     urls = urls if len(urls) == len(keys) else urls[:1] * len(keys)
     return [f"{url} {key}" if url else key for key, url in zip(keys, urls, strict=True)]
 
