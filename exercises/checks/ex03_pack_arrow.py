@@ -277,7 +277,7 @@ def _names(attempt: Attempt, names: list[Any], expected: list[str]) -> None:
 
 def _batches(attempt: Attempt, rows: Sequence[int]) -> None:
     got = f"{len(rows):,} record batches of {min(rows, default=0)} to {max(rows, default=0):,} rows"
-    because = "get_batch fetches the whole batch, which is to have 10 MB at most, at 0.1 MB per image"
+    because = "get_batch fetches the whole batch, which is to have 10 MB at most, at 0.11 MB per image"
     attempt.require(max(rows, default=0) <= MOST_ROWS, got, f"at most {MOST_ROWS} rows in each", because)
 
 

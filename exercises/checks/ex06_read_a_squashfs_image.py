@@ -32,15 +32,15 @@ from smallfiles.measure import system_calls
 COUNT, _READS, _SECONDS, _MEET_S, _POOL = 24, 60, 0.4, 1.0, 4
 _BYTES, _SPARE_S = bytes | bytearray | memoryview, 5.0
 _READING = {"read", "readinto", "readinto1", "pread", "preadv"}
-_SHARED = "the workers inherit one open file with one offset, and each seeks where another one is about to "
+_SHARED = "the workers inherit one open file with one file position, and each seeks where another one is about to "
 _SHARED += "read: use os.pread, which takes the position as an argument"
-_THREADS = "the threads of a process share its open file and the offset: one seeks, another one seeks, "
+_THREADS = "the threads of a process share its open file and its position: one seeks, another one seeks, "
 _THREADS += "and the first reads at the wrong place; use os.pread, which takes the position as an argument"
-_ELSEWHERE = "it is right alone and wrong in threads, and the offset of the file does not move: the threads "
+_ELSEWHERE = "it is right alone and wrong in threads, and the position of the file does not move: the threads "
 _ELSEWHERE += "share something else of the reader, such as a buffer; make it anew for each read"
 _INHERITED = "it is right here and wrong in a forked worker: what the reader has opened or kept before the "
 _INHERITED += "fork does not fit there; use os.pread, or open anew where os.getpid() is another one"
-_DUP = "os.dup gives a second number of the same open file, and both have one offset; use os.pread"
+_DUP = "os.dup gives a second number of the same open file, and both have one file position; use os.pread"
 _LOCK = "only one thread reads at a time, as behind a lock, while all others wait: on a parallel file "
 _LOCK += "system, where a read mostly waits, four threads are then as slow as one; os.pread needs no lock"
 _CLOSED = "what is open here is not open in a spawned worker: open the file there, at the first read"
@@ -198,9 +198,9 @@ class Tried:
         elif held & {"lock", "RLock"}:
             because = f"a lock of threading works within one process; {_SHARED}"
         got = f"{trial.wrong:,} wrong samples of {trial.reads:,}, {trial.errors:,} errors"
-        got += ", and a worker's read moved the offset of this process's file" if moved else ""
+        got += ", and a worker's read moved the position of this process's file" if moved else ""
         whole = not (moved or trial.wrong or trial.errors)
-        self.attempt.require(whole, got, "no wrong sample and no moved offset", because)
+        self.attempt.require(whole, got, "no wrong sample and no moved file position", because)
 
     def in_threads(self) -> None:
         """Four threads that take turns as often as possible."""
@@ -232,7 +232,7 @@ class Tried:
         found = _in_threads(len(wanted), work, _MEET_S + _SPARE_S)
         self.attempt.given("one reader in two threads that meet when they are about to read")
         self.attempt.require(all(found), "wrong bytes", "the right bytes in both", self.why_in_threads(made))
-        self.attempt.require(not meeting.broken, "one read at a time", "two reads at once", _LOCK)
+        self.attempt.require(not meeting.broken, "one read at a time", "two reads at the same time", _LOCK)
 
     def why_in_threads(self, made: Any) -> str:
         """Explain why threads get wrong bytes: do reads in one thread move the offset of an open file?"""

@@ -1,6 +1,6 @@
-"""Exercise 07: a staging function that survives two jobs at once, a full disk and SIGTERM.
+"""Exercise 07: a staging function that survives two jobs at the same time, a full disk and SIGTERM.
 
-    stage           task A, lock and rename: one call, a call after others, two at once
+    stage           task A, lock and rename: one call, a call after others, two at the same time
     stage_safely    task B, signals and links: what was planted, a full disk, a call that is ended
 
 The answer runs in forked children that stop themselves in the middle of their copy, so each race is
@@ -67,7 +67,7 @@ WHY = {
     "full left": "your part keeps the full disk full: remove the temporary file in `finally`",
     "term left": "a part of the copy stays; SIGTERM runs a `finally` only if a handler raises an exception: "
     "lambda *_: sys.exit(143)",
-    "term ignored": "after SIGTERM comes SIGKILL: clean up and end at once, with a code other than 0",
+    "term ignored": "after SIGTERM comes SIGKILL: clean up and end immediately, with a code other than 0",
     "kill left": "what a killed job copied stays: under a lock, one fixed temporary name is written over",
 }
 

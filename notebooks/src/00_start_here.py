@@ -99,9 +99,9 @@ storage = {  # images per second that the storage can deliver to all nodes toget
 print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode:,.0f}.")
 
 # %% [markdown]
-# A node needs 5,120 images per second. So storage that delivers 51,200 images per second feeds ten nodes.
+# A node needs 5,120 images per second. For example, storage that delivers 51,200 images per second could feed ten nodes.
 #
-# > **Predict.** How many nodes does this storage feed with tar shards?
+# > **Predict.** How many nodes does the storage of the cell above feed with tar shards?
 
 # %%
 guess = None  # your guess, nodes that tar shards feed: for example 100

@@ -402,9 +402,9 @@ show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program need not wait for each answer before it sends the next request. It can use several threads. Each thread opens
-# one file at a time, so it always waits for one request: first for the look-up, then for the open. We say that this open is
-# *in flight*: 16 threads keep 16 opens in flight. How much that helps depends on how many requests the storage processes
+# A program need not wait for each answer before it sends the next request. It can use several threads. Each thread opens one
+# file at a time: it sends the look-up, waits, sends the open, and waits. We say that all this time one open is
+# *in flight*. So 16 threads keep 16 opens in flight. How much that helps depends on how many requests the storage processes
 # at the same time.
 #
 # We simulate storage with 4 metadata servers. Each takes 2 ms for a request and processes one at a time. All other requests
@@ -533,9 +533,9 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # one file. Copy both to the file system that your jobs use. Do this before you close the notebook, because the notebook then
 # deletes them. Run the printed command in their folder, on a node that has not read them before.
 #
-# The command prints samples per second for both. Divide 1,000 by each number to get milliseconds per sample. The
-# difference between the two is the cost of a separate file, and the exercise calls it `cluster_ms`. A new file costs more
-# than that: the command reads each file several times, and after the first time the node knows its name.
+# The command prints samples per second for both. Divide 1,000 by each number to get milliseconds per sample. For example,
+# 250 and 1,000 samples per second are 4 ms and 1 ms. The difference, 3 ms, is the cost of a separate file, which the exercise
+# calls `cluster_ms`. A new file costs more, because here the node knows each name after the first read.
 
 # %%
 from smallfiles.measure import BenchConfig
@@ -578,7 +578,7 @@ show.command(config, "read", [files.name, one_file.name])
 # <summary>Answer</summary>
 #
 # **(c)**. Something limits the rate to 2,000 files per second. It may be the server, or the node itself: by default, a
-# Lustre client sends at most 8 metadata requests at once (`lctl get_param mdc.*.max_rpcs_in_flight`). To find out,
+# Lustre client has at most 8 metadata requests in flight (`lctl get_param mdc.*.max_rpcs_in_flight`). To find out,
 # start a second node. If both nodes together are faster, the first node was the limit. Fewer files help in both cases.
 # (a) More threads only wait in the queue. (b) More CPUs wait just as long.
 #
@@ -590,8 +590,8 @@ show.command(config, "read", [files.name, one_file.name])
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A fresh node does not know names and inodes either, so on many file systems each file also needs a look-up.
-# (a) would be true if a cache contained only bytes. (c) An empty cache makes nothing faster.
+# **(b)**. Your node still remembers names and inodes. A fresh node does not, so on many file systems each file also needs
+# a look-up. (a) would be true if nodes remembered only bytes. (c) An empty cache makes nothing faster.
 #
 # </details>
 

@@ -19,7 +19,7 @@
 # ## After this you can
 #
 # - make a manifest of a folder tree, a tar file, ImageNet or Flickr30K,
-# - identify a data set by its digest,
+# - identify a data set by its set digest,
 # - distinguish the two label orders of ImageNet,
 # - explain why workers copy a list of paths, and avoid the copies,
 # - split a data set, and divide it among processes.
@@ -42,8 +42,8 @@ setup = start("02")
 # <details>
 # <summary>Answer</summary>
 #
-# Each of the 256 processes opens 1,250 files, and one server must answer all the requests. The remedy is to put the whole
-# environment into one file.
+# Each of the 256 processes opens more than a thousand files, and one server must answer all the requests. The remedy is to
+# put the whole environment into one file.
 #
 # </details>
 
@@ -87,9 +87,9 @@ for layout, data in setup.data.items():
 #
 # The notes say what was guessed, repaired or skipped. Here, ten images are missing from Flickr30K's file of splits.
 #
-# Flickr30K comes with its captions twice, in a file that ends in `.token` and in `results.csv`. In one row of `results.csv`,
-# a delimiter is missing. To compare the two, we make a manifest from each, and print its *digest*, which is a fingerprint of
-# all paths and targets.
+# Flickr30K comes with its captions twice: once in `results.csv`, and once in a file whose name ends in `.token`. In one row of
+# `results.csv`, a delimiter is missing. To compare the two files, we make a manifest from each. Then we print the *set digest*
+# of each manifest, which is a fingerprint of all paths and targets.
 #
 # Do the two files describe the same data set?
 
@@ -101,15 +101,15 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…", *repairs)
 
 # %% [markdown]
-# The digests are equal. So the broken row was repaired, and both files describe the same data set.
+# The set digests are equal. So the broken row was repaired, and both files describe the same data set.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# A digest identifies a data set. We make two copies of the manifest. In the first copy we shuffle the rows, and in the second
-# copy we change one label.
+# A set digest identifies a data set. We make two copies of the manifest. In the first copy we shuffle the rows, and in the
+# second copy we change one label.
 #
-# Which copy still has the same digest (prints `True`)?
+# Which copy still has the same set digest (prints `True`)?
 
 # %% tags=["slide"]
 shuffled = manifest.select(manifest.order(seed=1))
@@ -118,9 +118,10 @@ changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest depends on all paths and targets, but not on their order. It does not depend on the bytes of the images, which
-# [07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy) compares. Nor does it depend on the names of the classes: two
-# manifests have the same digest even if label 0 means *cat* in one and *dog* in the other.
+# The set digest depends on all paths and targets, but not on their order. It does not depend on the bytes of the images. A
+# packed file has a *content digest* for them ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)). Nor does
+# it depend on the names of the classes: two manifests have the same set digest even if label 0 means *cat* in one and *dog* in
+# the other.
 #
 # The manifest is one JSON file:
 
@@ -453,9 +454,9 @@ show.say(
 # ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A column, as in a `Manifest`, has no object per path,
 # so reading does not write to it.
 #
-# From Python 3.14 on, workers are no longer forked by default. They are then started like *spawned* workers: each worker is a new
-# Python, and the data set is *pickled*, which means that it is converted to bytes and sent to each of them. We count the
-# bytes.
+# From Python 3.14 on, the training process no longer forks its workers by default, so they do not share its memory. *Spawned*
+# workers, each of which is a new Python, do not share it either. In both cases the data set is *pickled*, which means that it is
+# converted to bytes and sent to each worker. We count the bytes.
 #
 # How many megabytes are sent to 8 workers for the list of paths?
 
@@ -467,7 +468,7 @@ for name, dataset in datasets.items():
     print(f"{name:14} {sent / 1e6:6.1f} MB for 8 workers")
 
 # %% [markdown]
-# Columns must be sent, too. They only avoid the copies of forked workers.
+# Columns must be sent, too. They save only the memory that *forked* workers copy while they read.
 #
 # The folded cell measures what else it costs to start workers. It gives the list of paths directly to a `DataLoader`. A list
 # has a length and can be indexed, which is all that a `DataLoader` needs.
@@ -540,7 +541,7 @@ from smallfiles.measure.drawing import empty_figure, styled, wrapped
 
 seen = sorted({len(np.unique(piece)) for piece in ways["In one piece"]})
 once = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else seen[0]
-title = f"A contiguous piece has {once} of {len(train.classes)} classes; dealt in turn, all processes see the same class at once"
+title = f"A contiguous piece has {once} of {len(train.classes)} classes; in turn, all processes see the same class at the same time"
 with styled():
     figure = empty_figure(3.6)
     figure.suptitle(wrapped(title), x=0.01, ha="left", fontsize=11, fontweight="bold")
@@ -581,8 +582,9 @@ show.command(config, "imagenet", "train.json")
 # ## Key points
 #
 # - Labels and captions are in the names of folders, or in separate files.
-# - Two manifests with the same digest list the same samples and targets, in any order.
-# - A label is the rank of the sorted wnid, never `ID - 1`. Check a manifest with images whose label you know.
+# - Two manifests with the same set digest list the same samples and targets, in any order.
+# - A label is the rank of the wnid among all sorted wnids, and never `ID - 1`. Check a manifest with images whose label you
+#   know.
 # - A file can be valid JSON and still be wrong.
 # - Forked workers copy Python objects when they read them, but not columns. Spawned workers get a copy of everything.
 
@@ -611,13 +613,13 @@ show.command(config, "imagenet", "train.json")
 #
 # </details>
 #
-# **3.** Two manifests have the same digest. What can be different? (a) One label. (b) The bytes of an image. (c) One path.
+# **3.** Two manifests have the same set digest. What can be different? (a) One label. (b) The bytes of an image. (c) One path.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The digest depends on all paths and targets, so (a) and (c) would change it. It does not depend on what is in the
-# files.
+# **(b)**. The set digest depends on all paths and targets, so (a) and (c) would change it. It does not depend on what is in
+# the files.
 #
 # </details>
 

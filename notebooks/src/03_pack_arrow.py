@@ -313,9 +313,10 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 
 # %% [markdown]
 # - *get_batch, OSFile* becomes slower with each additional row, because it copies all of them.
-# - *get_batch, memory map* becomes slower as well, although it copies nothing. `get_batch` announces the whole batch to Linux
-#   (`madvise`), and Linux prepares it, up to its read-ahead limit. Above the limit, the line is flat. The limit depends on the
-#   disk: it was 8 MB where we measured, and it is often 128 kB or 4 MB.
+# - *get_batch, memory map* becomes slower as well, although it copies nothing. `get_batch` tells Linux that it will need the
+#   whole batch (`madvise`). Linux then looks for each page of the batch in the cache, and this takes time even if all pages are
+#   there. It stops at its read-ahead limit, so for larger batches the line is flat. The limit depends on the disk: it was 8 MB
+#   where we measured, and it is often 128 kB or 4 MB.
 # - *Our reader* does not become slower.
 # - The vertical line marks the number of rows with which *OSFile* is still half as fast as with one row.
 #
@@ -399,8 +400,8 @@ else:
 #   bytes per image.
 # - If they call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack` writes 64.
 #
-# And if you write the reader: to read single images in random order, use our reader. To read whole batches one after the other,
-# use a memory map, because it copies nothing.
+# If you write the program that reads the file, you can choose. For single images in random order, use our reader. For whole
+# batches one after the other, use a memory map, because it copies nothing.
 #
 # You can now solve tasks 1 to 3 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
@@ -412,8 +413,8 @@ else:
 # images this way.
 #
 # Each worker should open the file itself, when it reads its first image. With pyarrow, it would also work if the workers shared
-# a file that their parent has opened, because each read says where to read. With HDF5, such workers return wrong images
-# (notebook 04). So we use the way that is always safe.
+# a file that their parent has opened, because each read says where to read. With HDF5, such workers can return wrong
+# images (notebook 04). So we use the way that is always safe.
 #
 # **Your turn.** This `Dataset` opens the file for each image. Change its `if` so that each process opens the file exactly once.
 # `self.process` is the process that has opened the file, and `os.getpid()` is the process that is running. The next cell prints
@@ -501,8 +502,9 @@ pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()))
 
 # %% [markdown]
-# Next to the packed file is a second file with its *digest*, a list of hashes of its blocks. The folded cell flips one bit of the
-# packed file. Then `verify` names the samples in the damaged block:
+# Next to the packed file is a second file with its *content digest*, which is a list of hashes of its blocks. (The set digest of
+# notebook 02 does not depend on these bytes.) The folded cell flips one bit of the packed file. Then `verify` names the samples
+# in the damaged block:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.pack import verify
@@ -540,7 +542,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # - A batch from a memory map is a view, unless the file is compressed.
 # - `get_batch` asks for the whole batch. Write one row per batch, or more if the readers call it once per batch.
 # - A `Dataset` opens the file in the process that reads.
-# - Trust a file that appears only when it is complete. Its digest shows whether it has changed since then.
+# - Trust a file that appears only when it is complete. Its content digest shows whether it has changed since.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -27,7 +27,7 @@
 # ## Set up
 #
 # The main findings of this notebook are counts of bytes, reads and wrong samples, which are the same on a busy machine. Only
-# the last part of section 3 compares speeds, and they differ so much that you will see it anyway.
+# section 2 and the last part of section 3 compare speeds, which differ so much that you will see it anyway.
 
 # %% id="start"
 import sys
@@ -392,8 +392,8 @@ figures.bars(rates, title, x="images per second", guess=slowest, **how)
 # ## 4 · Close the file before workers start
 #
 # On Linux, a DataLoader usually *forks* its workers. A forked worker is a copy of its parent process, and it inherits the
-# parent's open files. For each open file, Linux stores an *offset*, which is the position at which the next read begins.
-# Parent and workers share this offset:
+# parent's open files. For each open file, Linux stores a *file position*, at which the next read begins. Parent and workers
+# share this position:
 
 # %%
 import multiprocessing
@@ -409,7 +409,7 @@ os.close(descriptor)
 
 # %% [markdown]
 # The parent has read nothing, and yet its position has moved. Now imagine two workers. Worker 1 moves to image A (this is
-# called a *seek*). Before it reads, worker 2 moves the same offset to image B. Then worker 1 reads image B.
+# called a *seek*). Before it reads, worker 2 moves the shared position to image B. Then worker 1 reads image B.
 #
 # A common first version of a `Dataset` opens the file in the parent:
 
@@ -452,14 +452,14 @@ def count_wrong(dataset, workers=2):
     chosen = RandomSampler(dataset, replacement=True, num_samples=2_000)
     settings |= {"num_workers": workers, "collate_fn": hashed}
     loader = DataLoader(dataset, 100, sampler=chosen, **settings)
-    wrong = sum(digest != truth[index] for batch in loader for index, digest in batch)
+    wrong = sum(image_hash != truth[index] for batch in loader for index, image_hash in batch)
     return f"{wrong:4} of 2,000 samples are wrong"
 
 
 # %% [markdown]
 # HDF5 reads a file through a *driver*:
 #
-# | driver | how it reads | uses the shared offset |
+# | driver | how it reads | uses the shared position |
 # |---|---|---|
 # | the default | usually with `pread`, which says with each read where to begin | no |
 # | `stdio` | it first seeks, and then reads | yes |
@@ -481,7 +481,7 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 # on your laptop and wrong on the cluster ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)). You can run
 # `count_wrong` there a few times, but even 0 does not prove that the program is right.
 #
-# ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
+# ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
 # The usual advice is to open the file in the worker, when it reads its first sample.
 
@@ -490,7 +490,7 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 class OpenedInWorker(torch.utils.data.Dataset):
     def __init__(self, path, **how):
         self.path, self.how, self.process = path, how, None
-        with h5py.File(path, "r", **how) as file:  # closed again at once
+        with h5py.File(path, "r", **how) as file:  # closed again immediately
             self.offsets = file["train/offsets"][...]
 
     def __len__(self):
@@ -524,7 +524,7 @@ dataset.close()
 
 # %% [markdown]
 # In most runs, samples are wrong again. HDF5 keeps a table of its open files, and the fork copies this table. If a worker
-# opens the same file, HDF5 finds it in the table, and returns what is already open: the parent's file with its shared offset.
+# opens the same file, HDF5 finds it in the table, and returns what is already open: the parent's file with its shared position.
 #
 # **Your turn.** Let the parent close the file before the workers start, and run the cell again.
 #
@@ -664,9 +664,9 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. If workers share an offset, a few images do not belong to their labels. The loss still decreases, so nobody
-# notices. (a) Each worker has its own seed, and that gives other views of the images, not worse ones. (c) The parent draws
-# the order, so it does not depend on the number of workers.
+# **(b)**. If workers share a file position, a few images do not belong to their labels. Nothing fails, because all images
+# have the same size, and the loss still decreases. (a) Each worker has its own seed, and that gives other views of the
+# images, not worse ones. (c) The parent draws the order, so it does not depend on the number of workers.
 #
 # </details>
 #

@@ -394,8 +394,9 @@ print(f"half of the best rate with {half} images per shard")
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# Shards are dealt out like cards. With `urls[worker::workers]`, a worker takes every shard whose turn it is. No two workers
-# take the same shard, so each sample is read exactly once. What does this do to the batches?
+# Shards are dealt out like cards. With 8 workers, `urls[worker::workers]` gives worker 0 the shards 0, 8, 16, …, and
+# worker 1 the shards 1, 9, 17, …. No two workers get the same shard, so each sample is read exactly once.
+# What does this do to the batches?
 #
 # > **Predict.** 8 workers read our 6 shards, which are in class order. How many of the 10 classes does a batch of 16
 # > images contain? In random order, it would contain 8.
@@ -622,19 +623,19 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # - A worker mixes only its own shards, so a buffer cannot repair shards that are in class order.
 # - Make shards of 100 MB to 1 GB, and give each worker several of them.
 # - A tar file that was cut between two samples looks like a shorter one.
-# - Deal images out by exact shares. Drawing them with replacement misses a third.
+# - Deal images out by exact shares. If you draw 300 times from 300 images with replacement, you miss a third.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
 # **1.** ImageNet is in class order, and its shards of 1,000 images are read in random order. A colleague adds
-# `.shuffle(1000)`. How many classes does a batch of 256 contain? (a) Nearly all. (b) About ten. (c) One.
+# `.shuffle(1000)`. How many classes does a batch of 256 contain? (a) Nearly all. (b) About ten. (c) One or two.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**. The buffer mixes images of the last few shards only, and each of these shards contains one or two classes. For
-# (a), the buffer would have to be as large as the data set. (c) is the answer without a buffer.
+# (a), the buffer would have to be as large as the data set. (c) would be right without a buffer.
 #
 # </details>
 #
@@ -644,8 +645,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The neighbours in a shard are the same in every epoch, and a small buffer separates them. (a) is not true, because
-# all classes are mixed in every shard.
+# **(b)**. Without a buffer, neighbours in a shard stay together in every epoch. A small buffer would separate them. (a) All
+# classes are mixed in every shard.
 #
 # </details>
 #

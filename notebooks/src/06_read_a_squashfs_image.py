@@ -82,8 +82,8 @@ report = pack(source, packed, config := PackConfig())
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file contains a digest of the content. Keep it, because squashfs has no checksum of uncompressed data. Only the
-# digest reveals a flipped bit.
+# The second file contains the content digest. Keep it, because squashfs has no checksum of uncompressed data. Only the
+# content digest reveals a flipped bit.
 #
 # `SquashFS` finds files by their paths. `formats.open` finds samples by their numbers:
 
@@ -144,7 +144,7 @@ for name, opened in written.items():
 # A fragment of 1 MiB contains about ten images, and all of them must be fetched and unpacked to read one. With blocks of
 # 128 KiB, most images need little more than their own bytes. But with gzip these bytes must also be unpacked.
 #
-# How many times as long as a random read from *raw, no fragments* does one from *gzip, fragments* take?
+# Suppose that a random read from *raw, no fragments* takes time 1. How long does one from *gzip, fragments* take: 2, 10 or 100?
 
 
 # %%
@@ -303,8 +303,8 @@ show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
 # Both mounts are slow in the first epoch, because the kernel must first find each file and fetch its bytes. In later epochs it
-# remembers names and bytes. On a calm machine, its own mount is then about as fast as plain files. With FUSE, the kernel still
-# asks the helper program at each open.
+# remembers names and bytes. On an idle machine, the kernel's own mount is then about as fast as plain files. With FUSE, the
+# kernel still asks the helper program at each open.
 #
 # `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng, if it is installed
 # (`apt-get install libsquashfs1`). The two back ends find files with different code, so each can check the other. The next cell
@@ -431,14 +431,14 @@ show.figure(figures.lines(rates, title, **axes, marks=marks, note=note))
 # them by the size of a sample.
 #
 # This holds for long reads, in which many files arrive with one request. If each file is a request of its own, compression hardly
-# matters, because to wait 0.5 ms for an answer takes longer than to transfer the bytes that compression saves.
+# matters: the answer takes 0.5 ms, and the bytes that compression saves would take less.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
 # Notebook 04 ([section 4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start)) showed that forked workers share the
-# *offset* of an open file, so one worker moves the place at which the other one reads. The same happens with plain Python. Here
-# we ask something new: does anybody notice?
+# *position* of an open file, so one worker moves the place at which the other one reads. The same happens with plain
+# Python. Here we ask something new: does anybody notice?
 #
 # `places` says where each image begins and ends in the squashfs file. The last line counts the wrong samples in one process.
 
@@ -504,14 +504,14 @@ x = "share of the wrong samples (%)"
 figures.bars(shares, title, x=x, counted=True, guess=guess, guess_of="decoded")
 
 # %% [markdown]
-# Worker 1 seeks to image A, and worker 2 moves the shared offset to image B. Then worker 1 reads image B instead of A, with as
+# Worker 1 seeks to image A, and worker 2 moves the shared position to image B. Then worker 1 reads image B instead of A, with as
 # many bytes as A has. Worker 2 reads on from the place where worker 1 stopped, which is usually in the middle of a photograph.
 #
 # Pillow refuses samples that begin in the middle or that are cut off. But a quarter to a half of the wrong samples are whole
 # photographs with the label of another one, and nothing reports them. Without the pause, few samples are wrong, so a test can
 # easily miss the mistake.
 #
-# `os.pread` takes the position as an argument, so it does not use the offset. **Your turn:** use it in `my_reader`, until no
+# `os.pread` takes the position as an argument, so it does not use the shared one. **Your turn:** use it in `my_reader`, until no
 # sample is wrong.
 
 # %%
@@ -566,8 +566,9 @@ for name in ("networkx", "torch"):
 # %% [markdown]
 # At the start of a job, all processes open these files in the same second. We counted the requests of `import torch` by 8 ranks
 # (`slurm/env/README.md`). In the worst case, no node remembers names. Then the storage received 8,208 opens, and six times as
-# many look-ups, because Python looks for each module in several places. When the environment was one squashfs file, which was
-# sent once to each node, the storage received 2 opens and 5 look-ups.
+# many look-ups, because Python looks for each module in several places. (Notebook 00 counted two requests per file, without
+# these searches.) When the environment was one squashfs file, which was sent once to each node, the storage received 2 opens
+# and 5 look-ups.
 #
 # We repeat this with a smaller package, `networkx`. The folded cell packs it into one file.
 
@@ -672,7 +673,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # - A library needs no mount and no root rights. A mount is for programs that need files, and only a mount keeps unpacked
 #   pages. Apptainer can bind a squashfs file into a container.
 # - Compress text with zstd. In long reads it is faster below a bandwidth that you can measure.
-# - Forked workers and threads share the offset of an open file. So say in each read where to read (`os.pread`).
+# - Forked workers and threads share the file position of an open file. So say in each read where to read (`os.pread`).
 # - If an environment is one squashfs file, an import sends a fraction of the requests.
 
 # %% [markdown] id="quiz"
@@ -696,7 +697,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Each worker has its own Python object, but all workers share one open file and its offset, so (c) is wrong. The
+# **(b)**. Each worker has its own Python object, but all workers share one open file and its position, so (c) is wrong. The
 # kernel sees correct reads, so no read raises an exception. A decoder may raise one. From Python 3.14 on, the answer is (a),
 # because an open file cannot be sent to a worker.
 #

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 07 · Stage data to /dev/shm
 #
-# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** notebooks 01 and 03 · **Data** 400 synthetic images
 #
 # All ranks (processes) of a training read the packed file from the parallel file system, and they read it again in every
 # epoch. But each node also has storage of its own: a disk, or a part of the memory that looks like a folder. To *stage* a
@@ -28,8 +28,9 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts of requests, bytes and copies, which are the same on a busy machine. Only
-# sections 2 and 4 also measure speeds and seconds, and a busy machine changes these.
+# The main findings of this notebook are counts of requests, bytes and copies, which are the same on a busy machine. Sections
+# 2, 3 and 4 also measure speeds and seconds, and a busy machine changes these. In section 3, it may also change what a rank
+# finds, because this depends on when each rank starts.
 
 # %% id="start"
 import sys
@@ -147,7 +148,8 @@ with staging.staged(packed, here, config=config) as copy:
 # ## 2 · Measure the copy
 #
 # *Optional, 8 minutes.* There are several ways to copy a data set. We compare three of them: `cp -r` copies the 400 small
-# files, `dd` copies the packed file, and `stage` copies the packed file and compares each block with its digest.
+# files, `dd` copies the packed file, and `stage` copies the packed file and compares each block with the content digest
+# of notebook 03.
 
 # %%
 def by_cp(folder):
@@ -206,8 +208,8 @@ axes = {"x": "speed, relative to cp -r", "groups": ("dd", "stage"), "note": f"2 
 figures.bars(speeds, title, **axes, base="cp -r, small files")
 
 # %% [markdown]
-# Without the limit of 100 MB/s, the bytes take almost no time. Then `stage` is 26 to 46 times as fast as `cp -r`, and this
-# is the difference that the [expected numbers](../docs/expected.md) show.
+# Your figure has the limit of 100 MB/s. Without this limit, the bytes take almost no time, and on our machine `stage` was 26 to
+# 46 times as fast as `cp -r` ([expected numbers](../docs/expected.md)).
 #
 # Checking the blocks costs hardly any time, because the storage is slower than the check. And it is worth it. Files and copies
 # rarely become corrupt, but nothing reports it when they do. The folded cell flips one bit of a packed file and copies the
@@ -311,7 +313,7 @@ def renamed(rank):
     missing = not target.exists()
     if missing:
         copy_slowly(part)
-        os.replace(part, target)  # the complete file appears at once
+        os.replace(part, target)  # the complete file appears in one step
     return missing
 
 
@@ -478,8 +480,9 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
 # %% [markdown]
 # If training takes longer than reading, staging saves nothing. So measure an epoch of your training, and not a raw read.
 #
-# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy. Then only
-# these first reads can save time. So do not stage on one node if the cell above says more than one epoch.
+# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy. From the
+# second epoch on, both trainings then read from memory, so staging can save time only in the first epoch. If the cell above says
+# more than one epoch, staging on one node does not pay off.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed

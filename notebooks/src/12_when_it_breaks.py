@@ -23,7 +23,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file that was opened before the fork ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open the file in each process, at its first read, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
-# | A pretrained model scores 0 to 0.1 % on ImageNet | the labels are `ID - 1`, which is the order of the development kit and not the order of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | the label is the rank of the sorted wnid; validation images 1 to 4 have the labels 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | A pretrained model scores 0 to 0.1 % on ImageNet | the labels are `ID - 1`, which is the order of the development kit and not the order of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | the label is the rank of the wnid among all sorted wnids; validation images 1 to 4 have the labels 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | nobody calls `sampler.set_epoch(epoch)` ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with the same seed in each epoch | call it before each epoch; in webdataset, use `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
 # | Two images became one sample | webdataset cuts names at the first dot, so both images get the same key | use names without dots; `pack` writes a dot as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | With more GPUs, an epoch is not shorter; or `you need to add an explicit nodesplitter` | each rank reads all shards | split the shards over ranks and then over workers, with at least one shard for each worker | [below](#Each-rank-reads-everything), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
@@ -238,10 +238,10 @@ look = {"groups": ("seek", "os.pread"), "guess": guess, "guess_of": "seek, pause
 figures.bars(shares, title, x="wrong samples (%)", note="12,000 samples per run", **look)
 
 # %% [markdown]
-# ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
+# ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# **Why.** Forked workers share the offset of an open file. One worker moves it before the other one has read. Without the pause this
-# happens rarely, so a short test may miss it ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
+# **Why.** Forked workers share the position of an open file. One worker moves it before the other one has read. Without the pause
+# this happens rarely, so a short test may miss it ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
 # **Cure.** Use `os.pread`, which passes the position with each read. Or let each process open the file itself, at its first read.
 # Change the marked line of the next cell so that it opens `shard`. The percentage depends on chance (we have seen 25 to 99 %), so

@@ -108,8 +108,8 @@ hours_verdict
 # <details>
 # <summary>Hint 3: few files</summary>
 #
-# Three files cannot have 64 opens in flight. However few files there are, the job waits at least `wait_s`. Without any
-# file, `min(in_flight, files)` is 0, so do not divide by it.
+# Three files cannot have 64 opens in flight. If there is at least one file, the job waits at least `wait_s`. If there is
+# none, `min(in_flight, files)` is 0, so do not divide by it.
 #
 # </details>
 
@@ -119,8 +119,8 @@ hours_verdict
 # The first cell compares your count with that of the file system. The second cell predicts how long it takes to open the
 # demo set on slow storage, and then measures it. There, it takes 4 ms to open a file, because its look-up and its open are
 # two requests of 2 ms each. Four servers together open 1,000 files per second. The last cell computes the times for
-# ImageNet. It uses the wait that you measured in notebook 01, and that of a cluster (notebook 01, *On the cluster*), and it
-# says which limit decides.
+# ImageNet. It uses the time per file that one thread needed in notebook 01 (reading the bytes included), and the wait of a
+# cluster (notebook 01, *On the cluster*). It says which limit decides.
 
 # %% id="count"
 import os

@@ -4,8 +4,9 @@
 # ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
 # The names of ImageNet's validation images do not contain their class. The development kit has a file with one line per
-# image. Line 7, for example, is the ILSVRC2012_ID of `ILSVRC2012_val_00000007.JPEG`. These IDs number the classes in an order
-# that no model uses. First you write the manifest. Then you write a function that detects the wrong order in other manifests.
+# image. Line 7, for example, is the ILSVRC2012_ID of `ILSVRC2012_val_00000007.JPEG`. These IDs number the classes in another
+# order than torchvision, timm and Keras do. First you write the manifest. Then you write a function that detects the wrong order
+# in other manifests.
 
 # %% id="start"
 import sys

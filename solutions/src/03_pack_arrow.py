@@ -98,7 +98,7 @@ read
 # ## Task 2 (part A): write the file
 #
 # Write one row per image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (its
-# bytes). Choose the rows per batch for a reader that takes batches of 10 MB at most; images have 0.1 MB. Images and
+# bytes). Choose the rows per batch for a reader that takes batches of 10 MB at most; images have 0.11 MB. Images and
 # table are in subfolders. Return the number of images. About ten lines:
 #
 # `write_flickr30k(folder: Path, out: Path) -> int`

@@ -199,9 +199,9 @@ else:
 # %% [markdown] id="task-read"
 # ## Task 4: read one sample, in any process
 #
-# Return the bytes and the label (an `int`) of one sample. Each process opens a file once, at its first read. A process that has
-# read closes its files before it forks: `os.register_at_fork(before=…)` calls a function then. Keep offsets and labels if you
-# like, but read only this sample of `data`:
+# Return the bytes and the label (an `int`) of one sample. Each process opens a file once, at its first read, and
+# closes it before it forks: `os.register_at_fork(before=…)` calls a function then. Keep offsets and labels if you like, but read
+# only this sample of `data`:
 #
 # `read_sample(path: Path, index: int) -> tuple[bytes, int]`
 

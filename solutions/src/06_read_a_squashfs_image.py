@@ -62,8 +62,8 @@ show.say(count_wrong(read, truth, threads=True).summary("In four threads"))
 # %% [markdown] id="task"
 # ## Task
 #
-# Write a reader that is correct in threads that read at once, in forked workers, and after pickling. All threads share one
-# open file. Never read the whole file into memory. If a read returns too few bytes, read the rest. If the file ends,
+# Write a reader that is correct in concurrent threads, in forked workers, and after pickling. All threads share one open
+# file. Never read the whole file into memory. If a read returns too few bytes, read the rest. If the file ends,
 # raise an error:
 #
 # `Reader(path: Path, places: list[tuple[int, int]])`, `reader[index: int] -> bytes`
@@ -75,7 +75,7 @@ class Reader:
     # --8<-- solution
     def __init__(self, path, places):
         self.path, self.places = path, places
-        self.file = open(path, "rb")  # workers and threads may share it: nobody moves its offset
+        self.file = open(path, "rb")  # workers and threads may share it: nobody moves its position
 
     def __getitem__(self, index):
         start, size = self.places[index]
@@ -113,7 +113,7 @@ solved
 # <details>
 # <summary>Hint 1: what is shared</summary>
 #
-# An open file has one offset. All threads of a process share it, and so do forked workers that inherit the file. A
+# An open file has one file position. All threads of a process share it, and so do forked workers that inherit the file. A
 # spawned worker gets only objects that can be pickled, and an open file cannot be pickled.
 #
 # </details>
@@ -122,7 +122,7 @@ solved
 # <summary>Hint 2: a lock, or a file for each thread?</summary>
 #
 # Both are correct, and both have a cost. With a lock, only one thread reads at a time. With a file for each thread, each thread
-# must open it. A read that does not use the offset needs neither: `os.pread(descriptor, size, start)`, where the number
+# must open it. A read that does not use the file position needs neither: `os.pread(descriptor, size, start)`, where the number
 # of bytes comes first. Then even forked workers may share the open file, and you do not need `os.getpid()`. The descriptor
 # is `file.fileno()`.
 #

@@ -20,9 +20,9 @@ setup = start("ex07")
 # %% [markdown] id="task-a"
 # ## Task A: lock and rename
 #
-# ★★☆ · 20 minutes. Copy `src` into `folder`, which you create with mode 700. Two jobs may call the function at once. If one
-# is killed, **the next call removes what it left**. Half a copy never has the final name. A good copy is reused, an old
-# one replaced:
+# ★★☆ · 20 minutes. Copy `src` into `folder`, which you create with mode 700. Two jobs may call the function at the same time. If
+# one is killed, **the next call removes what it left**. Half a copy never has the final name. A good copy is reused, an
+# old one replaced:
 #
 # `stage(src: Path, folder: Path) -> Path`
 
