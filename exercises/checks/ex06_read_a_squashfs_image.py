@@ -32,12 +32,12 @@ from smallfiles.measure import system_calls
 COUNT, _READS, _SECONDS, _MEET_S, _POOL = 24, 60, 0.4, 1.0, 4
 _BYTES, _SPARE_S = bytes | bytearray | memoryview, 5.0
 _READING = {"read", "readinto", "readinto1", "pread", "preadv"}
-_SHARED = "the workers inherit one open file with one file position, and each seeks where another one is about to "
+_SHARED = "the workers inherit one open file with one position, and each seeks where another one is about to "
 _SHARED += "read: use os.pread, which takes the position as an argument"
 _THREADS = "the threads of a process share its open file and its position: one seeks, another one seeks, "
 _THREADS += "and the first reads at the wrong place; use os.pread, which takes the position as an argument"
-_ELSEWHERE = "it is right alone and wrong in threads, and the position of the file does not move: the threads "
-_ELSEWHERE += "share something else of the reader, such as a buffer; make it anew for each read"
+_ELSEWHERE = "it is right alone and wrong in threads, and the position of the file does not move: "
+_ELSEWHERE += "the threads share something else of the reader, such as a buffer; make it anew for each read"
 _INHERITED = "it is right here and wrong in a forked worker: what the reader has opened or kept before the "
 _INHERITED += "fork does not fit there; use os.pread, or open anew where os.getpid() is another one"
 _DUP = "os.dup gives a second number of the same open file, and both have one file position; use os.pread"
