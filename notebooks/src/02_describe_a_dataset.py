@@ -118,10 +118,10 @@ changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The set digest depends on all paths and targets, but not on their order. It does not depend on the bytes of the images. A
-# packed file has a *content digest* for them ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)). Nor does
-# it depend on the names of the classes: two manifests have the same set digest even if label 0 means *cat* in one and *dog* in
-# the other.
+# The set digest depends on all paths and targets, but not on their order. It does not depend on the names of the
+# classes: two manifests have the same set digest even if label 0 means *cat* in one and *dog* in the other. Nor does it depend
+# on the bytes of the images. For these, a packed file has a *content digest*
+# ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)).
 #
 # The manifest is one JSON file:
 
@@ -541,7 +541,7 @@ from smallfiles.measure.drawing import empty_figure, styled, wrapped
 
 seen = sorted({len(np.unique(piece)) for piece in ways["In one piece"]})
 once = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else seen[0]
-title = f"A contiguous piece has {once} of {len(train.classes)} classes; in turn, all processes see the same class at the same time"
+title = f"In one piece, a process sees {once} of {len(train.classes)} classes; in turn, all processes see the same class at the same time"
 with styled():
     figure = empty_figure(3.6)
     figure.suptitle(wrapped(title), x=0.01, ha="left", fontsize=11, fontweight="bold")
