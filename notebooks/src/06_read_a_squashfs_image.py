@@ -343,7 +343,8 @@ show.figure(figures.bars(costs, title, base="raw, python", **axis))
 
 # %% [markdown]
 # By default, `SquashFS` uses the Python back end, unless only the library can unpack the file. `info()` says which back end
-# reads, and why. Files are always written with Python, because equal data must give equal bytes on every machine.
+# reads, and why. Files are written with Python unless you ask for the library, so that equal data gives equal bytes on every
+# machine.
 #
 # <details>
 # <summary>Python, the C library, or a mount?</summary>
