@@ -5,8 +5,7 @@
 # synthetic images
 #
 # A GPU can only train if batches are ready: images that CPUs have decoded, cropped, scaled and stacked. Once the data set
-# is packed, and staged or cached, this work decides how long the GPU waits. In this notebook you measure the work, learn
-# how to do less of it, and see whether the GPU waits.
+# is packed, and staged or cached, this work decides how long the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -186,13 +185,14 @@ def toolbox(data, view):
 
 
 # %% [markdown]
-# First we count the bytes of all results that a program yields for one view. (Copies inside a library are not counted.)
+# We add up the bytes of everything that a program yields for one view, from the decoded image to the finished view.
+# We count the view once more, because it must be sent. (Copies inside a library are not counted.)
 #
-# > **Predict.** The view itself has 224 x 224 x 3 = 150,528 bytes. How many megabytes of pixels does `floats_first` make on
-# > the way?
+# > **Predict.** As bytes, the view has 224 x 224 x 3 = 150,528 bytes. How many megabytes does `floats_first` make and send
+# > for one view?
 
 # %%
-guess = None  # your guess: MB of pixels that floats_first makes for one view
+guess = None  # your guess: MB that floats_first makes and sends for one view
 
 
 def size_of(result):
@@ -214,7 +214,7 @@ for name, program in programs.items():
 # %% tags=["slide"] jupyter={"source_hidden": true}
 sums = {name: sum(stages.values()) for name, stages in megabytes.items()}
 most, least = sums["floats_first"], sums["toolbox"]
-title = f"For a view of 0.15 MB, floats_first makes {most:.1f} MB of pixels, toolbox {least:.1f} MB"
+title = f"For a view of 0.15 MB, floats_first makes and sends {most:.1f} MB, toolbox {least:.1f} MB"
 axes = {"x": "MB made and sent per view", "guess": guess, "guess_of": "floats_first", "counted": True}
 figures.bars(megabytes, title, **axes, note="mean of 96 images")
 
@@ -284,13 +284,13 @@ note = "processor time, median of 9 batches; send: until the batch has arrived, 
 show.figure(figures.bars(bars, title, x="time per batch of 16 (ms)", note=note))
 
 # %% [markdown]
-# `floats_first` makes the most bytes and is the slowest program, and `toolbox` makes the fewest and is the fastest. In
-# between, bytes are not everything: `crop_first` makes slightly more than `usual`, but it is slightly faster. When we changed
-# `mine` to keep bytes, *augment* and *send* took less than half as long as in `crop_first`. If your bars for `mine` and
-# `crop_first` are equal, change `mine` and run the cells again.
+# `floats_first` makes the most bytes and is the slowest program, and `toolbox` makes the fewest and is the fastest. For the
+# other programs, fewer bytes do not always mean less time: `crop_first` makes slightly more bytes than `usual`, but it is
+# slightly faster. When we changed `mine` to keep bytes, *augment* and *send* took less than half as long as in
+# `crop_first`. If your bars for `mine` and `crop_first` are equal, change `mine` first.
 #
-# Once a program has neither habit, most of its time is decoding. `toolbox` shortens this stage, too, because it decodes
-# only the part of the image that the view shows.
+# A program that crops first and keeps bytes spends most of its time on decoding. With TurboJPEG 3, `toolbox` shortens this
+# stage, too, because it decodes only the part that the view shows.
 #
 # You can now solve tasks 3 and 4 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
@@ -350,7 +350,7 @@ figures.bars(times, title, **axes)
 #
 # A worker is a process that makes batches for the training process. For each image it does two things. First it *waits*
 # until the file has arrived, and needs no CPU. Then it *computes* the view, and needs one. How many workers are enough?
-# The next cell simulates when each image is ready. It uses no clock.
+# The next cell simulates when each image is ready.
 
 # %% tags=["slide"]
 def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
@@ -395,7 +395,7 @@ show.figure(fig, alt=f"{title}. Simulated, with 3 ms of a CPU per image, and 12 
 # two CPUs busy. From slow storage, each worker waits for four fifths of its time, so it takes ten workers to keep two
 # CPUs busy. But these workers also burden a server that others use. Packing removes the wait for everybody.
 #
-# Now we measure. `Views` is an ordinary PyTorch `Dataset` that reads one file per image and returns one view of it:
+# `Views` is an ordinary PyTorch `Dataset` that reads one file per image and returns one view of it:
 
 # %%
 names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
@@ -464,8 +464,7 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(pass
 # From memory, the measured line should stop rising near the number of free CPUs. From slow storage, it should rise
 # further. On a busy machine, both lines are lower, and the line from memory may even fall.
 #
-# Workers gain less than the simulation says, because sending and receiving batches need CPU time, too. One worker may even
-# be slower than none.
+# Workers gain less than the simulation says, because sending and receiving batches need CPU time, too.
 #
 # <details>
 # <summary>Are these workers enough for your GPU?</summary>
@@ -495,14 +494,15 @@ print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 # ([12](12_when_it_breaks.ipynb)). The batches also count as memory of your job, so its memory limit may end
 # the job first. Notebook [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts what else a worker costs.
 #
-# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
+# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb) (see also
+# [06](06_read_a_squashfs_image.ipynb)).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
 # *Optional, 12 minutes.* The forum post had another idea. A second program fills a part of the memory with finished
-# batches, and the training program takes them out. This memory is called a *ring*. It is divided into *slots*, and each slot
-# contains one batch.
+# batches, and the training program takes them out. This memory is called a *ring*. Each of its *slots* contains one
+# batch.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 #
@@ -553,7 +553,7 @@ print(f"{taken} batches through {SLOTS} slots; at most {max(waiting)} waited dur
 # Training uses one of the six slots during its step, so at most 5 batches can wait in the others.
 #
 # When does a ring help? Suppose that a training step takes 20 ms and that a batch is made in 9 ms. On average, batches are
-# made fast enough. But for 0.27 s in every 0.6 s the storage does not answer. Again we simulate.
+# made fast enough. But for 0.27 s in every 0.6 s the storage does not answer.
 
 
 # %%
@@ -577,8 +577,9 @@ def simulate(slots, make_s=0.009, stall_s=0.27, step_s=0.02, steps=200):
 my_slots = 8  # change me: slots that are enough for the stall
 
 # %% [markdown]
-# The folded cell prints how long training waits in two cases: with these stalls, and without stalls when each batch takes
-# 30 ms, which is longer than a step. For the stalls, it draws how many batches are ready each time training asks for one.
+# The folded cell prints how long training waits in two cases. In the first case, the storage stalls as above. In the second
+# case, it never stalls, but each batch takes 30 ms, which is longer than a step. For the first case, the cell draws how many
+# batches are ready each time training asks for one.
 
 # %% jupyter={"source_hidden": true}
 def share(made, taken, step_s=0.02):
@@ -655,7 +656,7 @@ loaders = {
 }
 
 # %% [markdown]
-# What should we expect? We count the processor time of a batch. Without a worker, training waits while it makes each batch
+# We count the processor time of a batch. Without a worker, training waits while it makes each batch
 # itself. With one worker, it waits only if a batch takes longer than a step.
 #
 # > **Predict.** For what share of the time does training wait without a worker: 5, 30 or 80 %?
@@ -710,8 +711,9 @@ show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, m
 #
 # **Do not rely on the GPU's gauge.** `nvidia-smi` shows the percentage of time in which [at least one
 # kernel](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html) was running on the GPU. A kernel that only
-# waits is counted, too. With several GPUs, the ranks exchange gradients after each step. A rank that is early waits for the
-# others inside this exchange, and its gauge [shows 100 %](https://github.com/cupy/cupy/issues/3557).
+# waits is counted, too. With several GPUs, each GPU has its own process, a *rank*, and the ranks exchange gradients after
+# each step. A rank that is early waits for the others inside this exchange, and its gauge [shows 100
+# %](https://github.com/cupy/cupy/issues/3557).
 #
 # The next cell computes what four gauges show if only rank 3 has a slow loader.
 

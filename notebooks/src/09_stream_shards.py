@@ -31,7 +31,8 @@
 # ## Set up
 #
 # The findings of this notebook are counts of requests, waits and bytes, so they are the same on a busy machine. Two figures
-# also show measured speeds, which are lower on a busy machine.
+# also show measured speeds, which are lower on a busy machine. How many objects the killed upload in section 2 leaves behind
+# depends on chance.
 
 # %% id="start"
 import sys
@@ -68,13 +69,13 @@ for name in ("no_proxy", "NO_PROXY"):  # a proxy of your site does not reach thi
 
 # %% [markdown] id="recall"
 # > **Recall** (07). Staging a data set takes 60 s, and it makes each epoch 20 s shorter. After how many epochs does it pay off?
-# > When does it never pay off?
+# > When does staging never pay off?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# It pays off after 60 / 20 = 3 epochs. It never pays off if training is slower than reading even without a copy, because
-# then no epoch becomes shorter.
+# It pays off after 60 / 20 = 3 epochs. It never pays off if the storage already delivers samples faster than the GPUs train
+# on them. Then a copy makes no epoch shorter.
 #
 # </details>
 
@@ -135,7 +136,8 @@ if guess is not None:
     axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
     axes.legend()
 axes.set(xlabel="size of the object (bytes)", ylabel="% of the time spent waiting", ylim=(0, 105))
-title = f"To read 100 kB is {waiting[4]:.0f} % waiting, to read 100 MB only {waiting[10]:.0f} %"
+short, long = waiting[4], waiting[10]
+title = f"Of the time to read 100 kB, {short:.0f} % is waiting; for 100 MB, only {long:.0f} %"
 axes.set_title(title, loc="left", weight="bold", fontsize=11)
 show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.0f} ms.")
 
@@ -330,7 +332,7 @@ print(f"{packed.samples} images: {by_shard} requests for whole shards, {by_range
 
 # %% [markdown]
 # Image by image, the program waits once for each image and once for each index. For ImageNet in shards of 1,000 images, this
-# would be 1.28 million waits instead of 1,281. Many stores also bill each request.
+# would be 1.28 million waits instead of 1,282. Many stores also bill each request.
 #
 # So read single images by range, and read epochs by shard.
 
@@ -355,7 +357,8 @@ for in_flight in (1, 2, 4, 8, 16):
     print(f"{in_flight:2} in flight: the epoch waits {waits:2} times, {0.05 * waits:.2f} s in all")
 
 # %% [markdown]
-# With `n` requests in flight, the number of waits is divided by `n`. A thread pool is enough to send them:
+# The number of waits is the number of requests, divided by how many are in flight, and rounded up. A thread pool is enough
+# to send them:
 
 # %% tags=["slide"]
 from concurrent.futures import ThreadPoolExecutor
@@ -516,8 +519,8 @@ def resumes(key):
 
 
 # %% [markdown]
-# Three answers break off after a third of the shard. What does `reads_once` return: the shard, a part of it, or an
-# error?
+# For each of the two functions, the line now breaks off the first three answers, each after a third of a shard. `reads_once`
+# sends only one request. What does it return: the shard, a part of it, or an error?
 #
 # **Your turn.** From which byte on must `resumes` request the shard, if it has `data` already? Change the marked line so that
 # `resumes` returns the right shard.
@@ -558,8 +561,8 @@ for way in (reads_once, resumes):
 # ## 6 · Keep shards on the node
 #
 # *Optional, 5 minutes.* Each epoch requests the same shards again. So a node can keep some of them in `/dev/shm` or on its
-# disk. Our reader keeps a *fixed part*: always the same shards, in the order of their names, as many as fit. Most caches
-# follow another rule, LRU (*least recently used*). They keep the shards that were read last.
+# disk. Our reader keeps a *fixed part*. It sorts the shards by name, and it always keeps the first ones, as many as fit. Most
+# caches follow another rule, LRU (*least recently used*). They keep the shards that were read last.
 #
 # > **Predict.** A node has room for half of the shards, and each epoch has a new order. From the second epoch on, a fixed part
 # > saves half of the requests. What percentage of the requests does LRU save?
@@ -602,15 +605,16 @@ bars = {"x": "requests saved (%)", "note": "LRU simulated", "counted": True}
 show.figure(figures.bars(saved, title, guess=guess, guess_of="LRU", **bars))
 
 # %% [markdown]
-# LRU saves only about a sixth of the requests. In the second half of an epoch, it drops the shards of the first half, and the
-# next epoch needs them again.
+# LRU saves only about a sixth of the requests. At the end of an epoch, it has the shards that were read last. In the next
+# epoch, it drops most of them for other shards before their turn comes.
 #
 # <details>
 # <summary>And on many nodes?</summary>
 #
 # With many nodes, a fixed part fills slowly, because each node reads only a fraction of the data set in each epoch. Take 64
-# nodes, each with room for half of the data set. Before its tenth epoch, a node has read 13 % of the data set, and half of
-# these shards belong to its fixed part. So it saves 7 % of its requests. With many nodes, stage the data set, or stream it.
+# nodes, each with room for half of the data set. In each epoch, a node reads a 64th of the shards. After nine epochs, it has
+# read 13 % of all shards, because it has read some of them twice. Only half of these belong to its fixed part. So in the tenth
+# epoch, it saves 7 % of its requests. With many nodes, stage the data set, or stream it.
 #
 # </details>
 
@@ -636,7 +640,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 
 # %% [markdown]
 # ```bash
-# slurm/submit SITE 09_stream -- train.tars s3://course/train seen   # writes to `seen` which samples arrived, and counts them
+# # pushes train.tars if it is not there yet, streams it on two nodes, writes to `seen` which samples arrived, and counts them
+# slurm/submit SITE 09_stream -- train.tars s3://course/train seen
 # ```
 #
 # Suppose that each of 64 nodes trains 5,000 images per second, and that an image has 110 kB. Together the nodes read 35 GB/s.

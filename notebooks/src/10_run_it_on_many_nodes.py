@@ -80,7 +80,7 @@ if not packed.exists():
 # started in six ways. (`salloc` opens a shell in a job.) It does not start a job: `nodes.srun(3)`, for example, only returns
 # the variables that rank 3 would have. The last lines show how `smallfiles.machine.ranks` interprets the variables.
 #
-# > **Predict.** Which of the six processes is one of four ranks, and which runs alone?
+# > **Predict.** Which of the six processes belong to a group of four ranks, and which run alone?
 
 # %%
 guess = None  # 4 or 1 for each of the six names below: for example {"job script": 4, "laptop": 1}
@@ -103,8 +103,9 @@ print(nodes.table(launched, guess))
 # The job script and the salloc shell see `SLURM_NTASKS=4`, although each of them is a single process. A program that relies
 # on this variable reads only a quarter of the data, or it waits for three processes that do not exist.
 #
-# A *step* is what one `srun` starts, so a program should use `SLURM_STEP_NUM_TASKS`. The job script does not have this
-# variable. In the salloc shell it is 1, because at many sites this shell is a step of one task.
+# `SLURM_NTASKS` belongs to the whole job. The tasks that one `srun` starts are called a *step*, and `SLURM_STEP_NUM_TASKS` is
+# their number. A program should use this variable. The job script does not have it. In the salloc shell it is 1, because at
+# many sites this shell is a step of one task.
 #
 # But check the variables of torchrun first. If `srun` started torchrun on each node, then Slurm counts the two torchruns
 # and not the four ranks.
@@ -207,10 +208,10 @@ record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.j
 
 # %% [markdown]
 # Each rank receives all 400 samples, so every sample arrives twice. `DataLoader` cannot divide an `IterableDataset`,
-# because only the data set knows which sample comes next. The program itself reports no error. But an epoch takes as long
+# because only the data set knows which sample comes next. The program reports no error. But an epoch takes as long
 # as on one rank, and both ranks compute the same gradients.
 #
-# We draw the order of the samples, with one row per rank:
+# We draw the samples in order, one row per rank:
 
 # %% tags=["slide"]
 import json
@@ -253,9 +254,9 @@ figure, text = draw(json.loads(record.read_text()))
 show.figure(figure, alt=text)
 
 # %% [markdown]
-# The verdict is *exactly once*. Read the lines that begin with *unknown*, too. They say what the audit cannot see.
+# The verdict is *exactly once*. Lines that begin with *unknown* say what the audit cannot see.
 #
-# Finally, audit your own training. Two epochs of a few thousand samples are enough. [docs/audit.md](../docs/audit.md) has a
+# Audit your own training, too. Two epochs of a few thousand samples are enough. [docs/audit.md](../docs/audit.md) has a
 # recipe for each loader, and shows how to audit a resume.
 
 # %%
@@ -536,8 +537,9 @@ for rank, end in enumerate(nodes.play(uneven, two)):
 # %% [markdown] id="full" tags=["optional"]
 # ## 5 · Add nodes until the storage saturates
 #
-# *Optional, 8 minutes.* If you add ranks that each have the same work, the work per second should grow with the ranks. This
-# is called *weak scaling*. It ends where the ranks need more bytes per second than the storage delivers.
+# *Optional, 8 minutes.* Suppose that each new rank has as much work as the others. Then twice as many ranks should do
+# twice the work per second. This is called *weak scaling*. It ends where the ranks need more bytes per second than the storage
+# delivers.
 #
 # In each rank, a step takes 30 ms and needs 10 images of about 110 kB, which is 1.1 MB. The storage delivers 80 MB per second
 # to all ranks together.
@@ -554,7 +556,7 @@ needs = batch_bytes / step_s
 print(f"A rank needs {needs / 1e6:.0f} MB/s: {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
 
 # %% [markdown]
-# We simulate more ranks. Each rank requests its next batch when a step begins, and the storage sends one batch after the
+# In the simulation, each rank requests its next batch when a step begins, and the storage sends one batch after the
 # other.
 
 # %% tags=["slide"]
@@ -589,14 +591,14 @@ marks = {f"{rate / 1e6:.0f} / {needs / 1e6:.0f} = {rate / needs:.1f} ranks": rat
 figures.lines({"a copy per rank": copies, "one storage": shared}, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# Two ranks use almost the whole 80 MB/s, so a third rank gains little and a fourth gains nothing. With a copy for each
-# rank, the rate grows with the number of ranks. But copying must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
+# Two ranks use almost 80 MB/s, so a third rank gains little and a fourth gains nothing. With a copy for each
+# rank, the rate grows with the ranks. But copying must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
 #
-# To measure this on your cluster, run the job of section 7 on 1, 2, 4, and 8 nodes.
+# To measure this, run the job of section 7 on 1 to 8 nodes.
 #
-# Unpacked files have another limit, the opens per second. The *folded* cell computes how many ranks one node can feed, from
-# the opens that you measured on this machine ([01](01_count_the_cost_of_small_files.ipynb)). This is a limit *per node*. All
-# nodes also share the metadata servers, which are a second limit ([11](11_choose_a_format.ipynb)).
+# Unpacked files have another limit, the opens per second. The *folded* cell computes for how many ranks one node can open the
+# files, from the opens that you measured on this machine ([01](01_count_the_cost_of_small_files.ipynb)). This is a limit *per
+# node*. The metadata servers, which all nodes share, are a second limit ([11](11_choose_a_format.ipynb)).
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
@@ -725,7 +727,7 @@ print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
 # Four processes read, because there are two nodes (`--nodes`) with two tasks each (`--ntasks-per-node`). The last command
-# has no `srun` in front of it, so it runs once. It counts the samples of all ranks.
+# has no `task` in front of it, so it runs once. It counts the samples of all ranks.
 #
 # The next cell submits the script to the local cluster, if `slurm/local/up` has started one, or to the site that
 # `COURSE_SITE` names.
@@ -775,7 +777,7 @@ show.command(config, "train.arrow")
 # slurm/submit SITE 10_read -- train.arrow seen       # checks everything, shows the command, and submits it
 # slurm/submit SITE 10_read --sbatch=--nodes=8 -- large.arrow seen8
 # # 10_read reads a fixed data set without training. Use a data set that is larger than the memory of all nodes,
-# # and compare its rate with the images that all ranks train per second.
+# # and compare the samples/s that the job reports with the samples/s that all ranks train.
 # slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it

@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 00; 03 to 06 and 09 help · **Data** 400
 # synthetic images
 #
-# Which format is best for you depends on your storage and on the number of nodes that read from it. It hardly depends on
-# how fast a format is to read. This notebook shows why, and it ends with a recommendation for your own site.
+# Which format is best for you depends on your storage and on the number of nodes that read from it. It hardly depends
+# on how fast a format is to read. This notebook shows why, and ends with a recommendation for your site.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -103,7 +103,8 @@ read = {
 # %% [markdown]
 # Now we read every image once, in random order. All files are in the page cache, which is the best case for reading.
 #
-# > **Predict.** If decoding an image takes 100 % of a time, how many percent does reading it from a plain file take?
+# > **Predict.** Take the time to decode an image as 100 %. How many percent of it does reading the image from a plain file
+# > take?
 
 # %%
 guess = None  # your guess, in percent: for example 10
@@ -132,7 +133,7 @@ result = measure.compare(calls, unit="images")
 rates = {name: result.rates_per_s(name) for name in calls}
 percent = {name: [float(f"{100 * np.median(rates['decode']) / rate:.2g}") for rate in runs] for name, runs in rates.items()}
 most = max(np.median(runs) for name, runs in percent.items() if name not in ("zarr", "decode"))
-title = f"Except from Zarr, reading takes at most {np.ceil(most):.0f} % of the time to decode"
+title = f"Reading takes at most {np.ceil(most):.0f} % of the time to decode, except from Zarr"
 axes = {"x": "time per image, in percent of the time to decode it", "base": "decode"}
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
@@ -146,7 +147,7 @@ figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from m
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# A count of requests does not depend on the load of this machine. An *audit hook* is a
+# Counts do not depend on the load of this machine. An *audit hook* is a
 # function that Python calls whenever it opens a file.
 
 # %%
@@ -159,8 +160,7 @@ for name in ("files", "tar"):
     print(f"{name}: {sum(p.endswith(('.jpg', '.tar')) for p in list(opened))} opens for 100 images")
 
 # %% [markdown]
-# The tar file was opened once, before this cell. We know where each image begins, so we need not open the file again. This
-# is true for all packed formats.
+# The tar file was opened once, before this cell, and we know where each image begins. This is true for all packed formats.
 #
 # The toolbox writes six formats with one function:
 
@@ -222,7 +222,7 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
 
 # %% [markdown]
 # Per 1,000 images, the client sends about 3,000 metadata requests for plain files, 33 for tar shards, and one for each other
-# packed file. All formats need 1.3 reads per image, because one read delivers at most 128 KiB.
+# packed file. All five need 1.3 reads per image, because one read delivers at most 128 KiB and some images are larger.
 #
 # In the forecasts below, we distinguish four *ways* to store images of about 100 kB, with rounded numbers:
 #
@@ -287,15 +287,15 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # long before the server is saturated. For this kind of server, theory gives a mean wait of load / (1 − load), which is
 # nine service times at 90 %.
 #
-# A server that works on 64 requests at a time almost always has a free place, so requests hardly wait until shortly
-# before 100 %. No server escapes the rise at the end.
+# A server that works on 64 requests at a time almost always has a free place. So requests hardly wait at all until its
+# load is nearly 100 %.
 #
 # The load comes from all users of the file system. Your job may wait although it sends few requests itself.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · Draw the map of limits
 #
-# This is the map from [notebook 00](00_start_here.ipynb). Here you see how to draw it for your own storage. We assume
+# Here you see how to draw the map from [notebook 00](00_start_here.ipynb) for your own storage. We assume
 # these numbers, which are orders of magnitude (`smallfiles/scaling/config.py` names their source):
 #
 # - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
@@ -455,7 +455,7 @@ advice = advise(measured, plan, "imagenet21k")
 print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% [markdown]
-# The *folded* cell draws the hours that it forecasts.
+# The *folded* cell draws the forecast.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 times = advice.hours["files"] / advice.hours[advice.way]
@@ -465,9 +465,9 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 
 # %% [markdown]
-# The chart ended at shards, but `advise` names one packed file, because it also knows the number of nodes. On 8 nodes, both
-# ways keep the GPUs busy. If several ways are within about 5 % of the best, `advise` prefers one packed file, then a copy,
-# then shards. For 16 nodes, it advises shards.
+# The chart ended at shards, but `advise` names one packed file, because it computes with the number of nodes. On 8 nodes,
+# both ways keep the GPUs busy. If several ways are within about 5 % of the best, `advise` prefers one packed file, then a
+# copy, then shards. For 16 nodes, it names shards. If the chart and `advise` differ, follow `advise`.
 #
 # **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
 # to 0. Which way is advised now?
@@ -493,8 +493,13 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 #
 # Your quota must allow the files, too, and each copy or check visits every file.
 #
-# `advise` answers *leave the files as they are* only if it read the files cold (not from the page cache), knows what shared
-# servers can do (`--metadata-ops`), and forecasts that packing saves less than 5 %. The folded cell asks it about ImageNet:
+# `advise` says *leave the files as they are* only under three conditions:
+#
+# - It has read the files cold (not from the page cache).
+# - It knows what shared servers can do (`--metadata-ops`).
+# - It forecasts that packing saves less than 5 %.
+#
+# The folded cell asks it about ImageNet:
 
 # %% jupyter={"source_hidden": true}
 storages = {  # what one node measures, and the operations per second of the servers
@@ -566,7 +571,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 #
 # - From memory, all formats deliver JPEGs fast enough, because decoding takes far longer than reading.
 # - A plain file costs two metadata operations per image, and a packed format costs almost none.
-# - A queue forms before a server is saturated. The fewer requests a server handles at once, the longer the queue is.
+# - A queue forms before a server is saturated. At the same load, it is longer if the server handles fewer requests at once.
 # - To find the number of nodes that a storage feeds, divide what all nodes share by what one node needs.
 # - Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.
 # - Files are fine on a disk in each node, on flash with few nodes, or where the metadata server has time for you.

@@ -52,7 +52,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | the file system has no free inodes, your quota of files or bytes is used up, or one Lustre target is full | look with `df -i`, `lfs df -h` and the quota command of your site; pack if you have too many files, delete if you have too many bytes | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
-# | `image file is truncated`, `cannot identify image file` | a download was interrupted, or it is an error page of the server | `pack` names each such file; download it again, or skip it with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
+# | `image file is truncated`, `cannot identify image file` | a download was interrupted, or it is an error page of the server | `pack` names each such file when it reads it; download it again, or skip it with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
 # | Opening many files is slow, and more threads do not help | the metadata server cannot process more requests | pack the files into one file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | the file is on a single storage target | look with `lfs getstripe FILE`; run `lfs setstripe -c -1 FOLDER`, and write the file again | [11.4](11_choose_a_format.ipynb#4-·-Draw-the-map-of-limits) |
 # | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while it was open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); or the node lost the connection to its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish new files under new names; open the file again, or resume from a checkpoint ([10.6](10_run_it_on_many_nodes.ipynb#6-·-Outlive-the-time-limit)) | |
@@ -84,8 +84,9 @@
 # ### Loading limits my training
 #
 # `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) prints the first
-# verdict in this table whose condition is met. *All CPUs are wanted* means that the workers, while they work, use or wait for at
-# least 80 % of the CPUs that the job may use. *20 % of a worker* is short for 20 % of the time of a worker.
+# verdict in this table whose condition is met. For the condition *all CPUs are wanted*, `profile` adds the CPUs that the processes
+# use and the CPUs that they wait for, while the workers work. The sum must be at least 80 % of the CPUs that the job
+# may use. *20 % of a worker* is short for 20 % of the time of a worker.
 #
 # <details>
 # <summary>All verdicts, their conditions and remedies</summary>
@@ -96,7 +97,7 @@
 # | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch are at least 80 % of `/dev/shm` | use `prefetch_factor=1` or fewer workers |
 # | workers are restarted in each epoch | starting the workers needs at least 20 % of an epoch | `persistent_workers=True` |
 # | the main thread copies | the main thread spends at least 20 % of the time between two batches on copies, collating or conversions | do this work in the workers; `pin_memory=True`, `non_blocking=True` |
-# | the first epoch is cold, later ones are warm | the first epoch waits at least 20 % of its time, and later epochs wait less than 40 % of that share | run `smallfiles stage OUT` first |
+# | the first epoch is cold, later ones are warm | the first epoch waits at least 20 % of its time, and the share in later epochs is less than 0.4 times as large (for example 50 % and 15 %) | run `smallfiles stage OUT` first |
 # | loading is not the limit | the training waits less than 10 % of its time, or less than 30 % while its workers are mostly idle | look at the model |
 # | threads are oversubscribed | each worker has at least 1.4 busy threads, all workers together have more busy threads than there are CPUs, and all CPUs are wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
 # | small reads | a sample needs at least 40 reads that are smaller than 16 kB, and these reads need at least 20 % of a worker | `smallfiles pack DIR`, or larger chunks |
@@ -321,7 +322,8 @@ print("your names: ", parts_of(written("dotted.tar", *names)))
 print("without dots:", parts_of(written("escaped.tar", *escaped)))
 
 # %% [markdown]
-# **Why.** webdataset cuts each name at its first dot. Files whose names begin alike, here with `cat`, become parts of one sample.
+# **Why.** webdataset cuts each name at its first dot. Files whose names are equal up to this dot, here `cat`, become parts of one
+# sample.
 #
 # **Cure.** Use names without dots, such as `cat_v1.jpg`, or `cat%2Ev1.jpg` as `pack` does.
 #
@@ -409,8 +411,9 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# **Why.** A page of 4 kB contains 36 paths. Up to n = 36, the worker reads at least one path of each page, so each page is copied. (To
-# see the edge, add 36, 37 and 50 to `steps`.) The paths in a column have no reference counts, so no page is copied.
+# **Why.** The paths lie one after the other in memory, so a page of 4 kB contains 36 of them. Up to n = 36, the worker reads at least
+# one path of each page, so each page is copied. (To see the edge, add 36, 37 and 50 to `steps`.) The paths in a column have no
+# reference counts, so no page is copied.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
@@ -453,8 +456,8 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as bytes, so only the bytes fit. Batches of two samples do not fit as floats,
-# either. Such a batch needs 4.8 MB, and the worker prepares the next batch before the first one is used. Two batches need 9.6 MB.
+# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as bytes, so only the bytes fit. As floats, even batches of two samples do
+# not fit. Such a batch needs 4.8 MB, and the worker prepares the next batch before the first one is used. Two batches need 9.6 MB.
 #
 # **Cure.** Use smaller batches (here of one sample), prepare fewer batches ahead, or send bytes.
 #
@@ -591,9 +594,10 @@ with h5py.File(path, "r+"):
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# *Optional, 4 minutes, after the failure before it.* Python cannot import a class from a notebook, because a notebook is not a module.
-# The program in the *folded* cell has the same problem: it is passed with `python -c`, so it has no file. It defines a class, and passes
-# an object of this class to a worker. First it starts the worker with spawn, which pickles the object, and then with fork.
+# *Optional, 4 minutes.* First run the cells of [Unable to lock file](#Unable-to-lock-file), because the last cell of this part uses
+# their file. Python cannot import a class from a notebook, because a notebook is not a module. The program in the *folded* cell has
+# the same problem: it is passed with `python -c`, so it has no file. It defines a class, and passes an object of this class to a
+# worker. First it starts the worker with spawn, which pickles the object, and then with fork.
 #
 # Which start fails: spawn, fork, or both?
 
@@ -725,8 +729,8 @@ show.command(machine_report.describe(setup.scratch))
 # <summary>Answer</summary>
 #
 # **(b)**. A page of shared memory was not available. Look at the *size* of `/dev/shm`, because its used space is 0 again after the
-# workers have died. (a) A job that exceeds its memory limit is killed by signal 9. (c) This would raise `Too many open files`. If `/dev/shm` was large
-# enough, or if you have PyTorch 2.10 or later, ask whether a mapped file was rewritten.
+# workers have died. (a) A job that exceeds its memory limit is killed by signal 9. (c) This helps against another error, `Too many
+# open files`. If `/dev/shm` was large enough, or if you have PyTorch 2.10 or later, ask whether a mapped file was rewritten.
 #
 # </details>
 #

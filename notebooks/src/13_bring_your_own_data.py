@@ -83,7 +83,8 @@ print(f"{len(wrong)} samples of the classes {wrong.classes}; the first has {wron
 # %% [markdown]
 # No error is raised. But a network would learn to distinguish photographs from masks, and it would be very good at it.
 #
-# The two files of a sample have the same name up to the suffix. So a dictionary can pair them:
+# The two files of a sample have the same name up to the suffix. Without sub-folders, each name occurs once, so a dictionary can
+# pair them:
 
 # %%
 masks_by_name = {path.stem: path for path in (folder / "masks").iterdir()}
@@ -142,7 +143,7 @@ print(f"{reader.key(index)}: {image.size} pixels; numbers in its mask: {np.uniqu
 print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size(index):,}")
 
 # %% [markdown]
-# The numbers in a mask are classes and not shades of grey. Here, 0 is the background. A mask may contain several objects.
+# The numbers in a mask are classes and not shades of grey. Here, 0 is the background.
 #
 # You can now solve task 1 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
@@ -286,7 +287,7 @@ right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 print(f"{right} of {len(rows)} images got their own row (your guess: {guess})")
 
 # %% [markdown]
-# The table is in random order, and a shuffled list has on average one item in its old place. No error was raised. So join *by
+# The table is in random order, and a shuffled list has on average one item in its old place. So join *by
 # name*:
 
 # %%
@@ -455,8 +456,8 @@ figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 show.figure(figure, alt=f"Six images of each of two patients. {title}.")
 
 # %% [markdown]
-# Our classifier is as simple as possible: an image gets the label of the most similar training image. We choose a fifth of the
-# *images* at random for validation. Then we choose a fifth of the *patients*, with all of their images.
+# Our classifier is as simple as possible: an image gets the label of the most similar training image. We choose about a fifth of
+# the *images* at random for validation. Then we choose about a fifth of the *patients*, with all of their images.
 #
 # > **Predict.** How many of the validation images get the right label if the images are chosen at random? By guessing, it would
 # > be 50 %.
@@ -489,17 +490,17 @@ look = {"x": "accuracy (%)", "dots": "splits", "guess": guess, "guess_of": "by_i
 figures.bars(found, title, counted=True, **look)
 
 # %% [markdown]
-# The classifier, the images and the share are the same. But in a split by image, each patient has images on both sides. The most
-# similar training image then shows the same patient, so the classifier recognises the patient and not the illness. We say that
-# information *leaks* from the training set into the validation set. A network can do the same, and no error is raised.
+# The classifier and the images are the same. But in a split by image, each patient has images on both sides. The most similar
+# training image then shows the same patient, so the classifier recognises the patient and not the illness. We say that information
+# *leaks* from the training set into the validation set. A network can do the same.
 #
 # In your data, the patient may be a person, a place, a day, a machine, or a video. Ask what is new when the network is used, and
 # keep all samples together that share it.
 #
 # `split` does this for a packed set. A hash of the patient's name decides, so a patient stays in the same split when others are
-# added. It writes a column `split` beside the set, and it counts the patients that lie in both. As a command, it is
-# `smallfiles split scans.arrow --rule train=0.8,val=0.2 --split-by patient`. `LoaderConfig(split="val")` then loads the validation
-# images.
+# added. It writes a column `split` to a small file beside the set, and it counts the patients with images in both splits. As a
+# command, it is `smallfiles split scans.arrow --rule train=0.8,val=0.2 --split-by patient`. `LoaderConfig(split="val")` then loads
+# the validation images.
 
 # %% tags=["slide"]
 from smallfiles.pack import split
@@ -634,9 +635,10 @@ except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
 # %% [markdown]
-# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner. The toolbox would
-# refuse the folder until you say how its table belongs to the files, so `ignore` leaves the table out. One of the 57 images is
-# truncated, but a plan does not decode images, so it cannot notice that. [Notebook 14](14_wrap_up.ipynb) repairs all of these faults.
+# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner. The delivery also has a table,
+# and the toolbox refuses a folder whose table it cannot match to the files. So `ignore` leaves the table out. One of the 57 images
+# is truncated, but a plan does not decode images, so it cannot notice that. [Notebook 14](14_wrap_up.ipynb) repairs all of these
+# faults.
 #
 # If your data has another layout, write a table with one row per sample and with columns of paths.
 
@@ -668,7 +670,8 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # - Choose a random view once, and apply it to image and mask. Resize masks with the nearest pixel.
 # - Join tables by name and never by position. A column that arrives later does not need a second packing.
 # - A column of measurements is a value and not a class, even if it contains whole numbers.
-# - Split by patient, or by whatever is new when the network is used. A random split tests only what the network has seen.
+# - Split by patient, or by whatever is new when the network is used. A random split tests the network only
+#   on patients that it has seen.
 # - A mask has few bytes, but all of its pixels must be decoded. A mask in its own file costs an open, and a packed mask does not.
 
 # %% [markdown] id="quiz"

@@ -109,8 +109,8 @@ except SmallfilesError as error:
 # `pack` refuses the table and names every missing file. Whether samples may be left out is a decision about the data. Ask
 # the people who delivered the data. If they agree, pass `--on-error skip`, and keep the list of what was left out.
 #
-# The message does not mention two other faults. One image is truncated, which shows only when its bytes are read. Some
-# images have no row in the table.
+# The message does not mention two other faults. One image is truncated. `pack` names such an image, too, but only when it
+# reads the files, and here it stopped before that. Some images have no row in the table.
 
 # %% tags=["slide"]
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -186,7 +186,7 @@ say_what_they_decide({
 # decode less.
 #
 # The first two lines of the table are about one node that reads plain files. The opens per second are a limit *per node*: if a
-# node cannot open files fast enough for its own GPUs, these GPUs wait, on any number of nodes.
+# node cannot open files fast enough for its own GPUs, these GPUs wait, no matter how many nodes you use.
 #
 # *Optional.* The *folded* cell shows what the rest of your numbers decides.
 
@@ -199,7 +199,7 @@ say_what_they_decide({
     "07 break_even_epochs": f"on the one node of notebook 07, a copy paid off after {mine('07', 'break_even_epochs'):.2g} epochs (64 nodes: see below)",
     "08 images_per_s": f"this machine feeds {mine('08', 'images_per_s') / node_needs:.0%} of a node",
     "09 in_flight": f"from an object store, keep {mine('09', 'in_flight'):.0f} requests in flight",
-    "10 ranks_fed": f"from files, a node reads {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of the trees that its GPUs need (a tree is two files)",
+    "10 ranks_fed": f"a node opens files for {mine('10', 'ranks_fed'):.0f} ranks with 333 files/s each: {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of the trees that its GPUs need (a tree is two files)",
 })
 
 # %% [markdown]
@@ -466,8 +466,9 @@ print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
 # For a few steps, `profile` has the batches ready before training asks for them. So it sees how fast training would be without
-# waiting, and calls the difference *headroom*. *Other* is work that is neither reading nor decoding, here the sleep. The verdict
-# names the limit and proposes what to do. The *folded* cell does this with the stand-in:
+# waiting. The *headroom* compares this with the real speed: 2 means that training could be twice as fast. *Other* is work that
+# is neither reading nor decoding, here the sleep. The verdict names the limit and proposes what to do. The *folded* cell does
+# this with the stand-in:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -557,10 +558,11 @@ print(f"{turned} of {len(changes) - 1} changes make another way the shortest")
 # - *A tenth of the operations* slows down files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash storage, helps the packed file most.
 # - *One target* for a file is a common default of Lustre. It makes the packed file, and the copies to all nodes, some 20
-#   times as slow. A broadcast reads the file only once, so it needs less than twice the time. Stripe the folder *before*
-#   you pack into it.
+#   times as slow. A broadcast reads the file only once, so its training takes less than twice as long as with all targets.
+#   Stripe the folder *before* you pack into it.
 # - *On 4 nodes*, the ways differ least, because the nodes themselves are nearly the limit. The time to copy makes staged
-#   and broadcast slower than shards.
+#   and broadcast slower than shards. A broadcast is the slowest copy here: the targets can serve four nodes at once, but the
+#   broadcast sends the file from node to node.
 #
 # The forecast of the broadcast assumes that `sbcast` uses the whole network. Measure on your cluster how long it takes. The
 # forecast also ignores the page cache of the nodes. On 64 nodes, this matters little, because a node seldom reads a tree

@@ -22,9 +22,9 @@ if not packed.exists():
 # %% [markdown] id="find"
 # ## Task 1
 #
-# `stages` says how many seconds one worker needs for each stage of a batch. If the `workers` workers together make a batch
-# at least every `step_s` seconds, return `"training"`, otherwise the name of the longest stage. With 0 workers, training
-# makes its batches itself and waits, so never return `"training"`:
+# `stages` contains the seconds that one worker needs for each stage of a batch. If the `workers` workers together need at
+# most `step_s` seconds per batch, return `"training"`. Otherwise, return the name of the longest stage. With 0 workers,
+# training makes its batches itself, so return the longest stage, too:
 #
 # `bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str`
 

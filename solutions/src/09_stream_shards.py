@@ -17,10 +17,10 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns bytes from `start` on, perhaps not all, and the ETag. Return the object:
+# `ask(name, start)` returns some bytes from `start` on, and the ETag. Return the object:
 #
-# - After `Busy` or an empty answer, pause 10 ms or longer and repeat.
-# - If the fifth failure in a row is `Busy`, re-raise it, else raise `OSError`.
+# - `Busy` and empty answers are failures. Pause 10 ms or longer, then repeat.
+# - At the fifth failure in a row, re-raise `Busy`, or raise `OSError` for an empty answer.
 # - If the ETag changes, raise `OSError`. Catch only `Busy`.
 #
 # `read_object(ask, name: str, size: int) -> bytes`

@@ -124,8 +124,8 @@ check.share(share)
 # <details>
 # <summary>Hint 1: how to read the report</summary>
 #
-# The line *finding* names the fault, *numbers* says how many samples it concerns, and *first* names some of them. Some
-# samples arrive at both ranks. Since each rank reads 200, as many samples arrive nowhere.
+# The line *finding* names the fault, *numbers* says how many samples it concerns, and *first* names some of them. Each rank
+# reads 200 of the 400 samples. So for each sample that arrives at both ranks, another sample arrives at none of them.
 #
 # </details>
 #

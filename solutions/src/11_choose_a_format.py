@@ -33,8 +33,8 @@ WAYS["packed"]
 # Return the seconds per epoch that each part needs on its own, as a dict:
 #
 # - `"metadata"` does the operations.
-# - `"targets"` read the bytes and spend `request_s` on each request. Striped ways use `storage.stripes` targets, all other
-#   ways use `storage.targets`.
+# - `"targets"` read the bytes and need `request_s` per request. If `way.striped`, one file lies on `storage.stripes`
+#   targets. Otherwise, many files lie on all `storage.targets`.
 # - `"network"`: each node has one.
 # - `"GPUs"` do the steps.
 #
@@ -83,9 +83,9 @@ parts_verdict
 # %% [markdown] id="training"
 # ## Task 2: a whole training
 #
-# All parts work at the same time. If `way.staged`, each node first copies everything. The copy takes as long as the slower
-# of two: one node's network for one data set, or all targets for `nodes` data sets (ignore `request_s`). Then only the GPUs
-# count. Return the seconds:
+# All parts work at the same time. If `way.staged`, each node first receives the whole data set over its network. For this,
+# all targets together read it `nodes` times (ignore `request_s`). The copy takes as long as the slower of these two. Then
+# only the GPUs count. Return the seconds:
 #
 # `training_s(work, storage, way, nodes, epochs) -> float`
 

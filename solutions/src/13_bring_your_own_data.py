@@ -159,9 +159,9 @@ typed
 # %% [markdown] id="split"
 # ## Task 4: a validation set
 #
-# `patients` contains the patient of each image. Return for each image whether it is in the validation set. All images of a patient
-# stay together, and about `share` of the patients are in the set. If others are added later, a patient stays where it was, in every
-# Python process:
+# `patients` contains the patient of each image. Return whether each image is in the validation set. All images of a patient stay
+# together, and about `share` of the patients are in the set. New patients must not move the others. The result must be the same in
+# each new Python process:
 #
 # `in_validation(patients: list[str], share: float) -> list[bool]`
 

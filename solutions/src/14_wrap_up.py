@@ -165,12 +165,23 @@ paid
 #
 # </details>
 
+# %% [markdown] id="three-ways"
+# ## Three ways to train
+#
+# Task 4 compares three ways. What a way does in an epoch overlaps, so the longest part decides.
+#
+# | way | in each epoch | once, before the first epoch |
+# |---|---|---|
+# | `"files"` | open two files per tree, read, and decode | |
+# | `"shards"` | read and decode | |
+# | `"staged"` | decode | each node reads all trees, to copy them |
+
 # %% [markdown] id="defence"
 # ## Task 4: the defence
 #
-# `numbers` has `opens_per_s` and `read_mb_s`, which *all* nodes share, and `tree_mb` and `cpu_ms` per tree. From files, a tree
-# costs two opens. Opens, reads, and decoding overlap. Return the seconds of the training as `"files"`, `"shards"`, and
-# `"staged"`, and the name of the shortest (the first, if two are equal) as `"way"`:
+# `numbers` has `opens_per_s` and `read_mb_s`, which *all* nodes share, and `tree_mb` and `cpu_ms` for one tree. Each node has
+# `cpus` CPUs. Return the seconds of the whole training for each of the three ways. Under `"way"`, return the name of the shortest
+# way (the first, if two are equal):
 #
 # `defence(trees, nodes, cpus, epochs, numbers) -> dict`
 
@@ -230,7 +241,8 @@ else:
     out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"
     left_out, samples = packed(delivery, out), len(formats.open(out))
     worksheet.measure_missing(setup.path())
-    # change me: all servers (two operations per open), and all targets
+    # change me: opens_per_s is half of the operations/s of all metadata servers together,
+    # and read_mb_s is the rate of all targets together
     site = {"opens_per_s": 50_000, "read_mb_s": 16_800}
     cpu_ms = worksheet.value("08", "cpu_ms", worksheet.recorded("08", "cpu_ms"))
     mine = site | {"cpu_ms": cpu_ms, "tree_mb": out.stat().st_size / samples / 1e6}
@@ -240,9 +252,9 @@ else:
     show.say(f"500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
 
 # %% [markdown] id="ask"
-# If the storage is slow enough, copies are the shortest way for 100 epochs. If it is fast enough, shards are. By which factor
-# must `read_mb_s` grow until shards are as fast as copies for 100 epochs? (On a slow CPU, the factor is below 1.) The cell
-# accepts a factor that is at most 20 % off.
+# Your function does not know the broadcast of the notebook, so *copies* means staged here. If the storage is slow enough, copies
+# are the shortest way for 100 epochs. If it is fast enough, shards are. By which factor must `read_mb_s` grow until shards are as
+# fast as copies for 100 epochs? (On a slow CPU, the factor is below 1.) The cell accepts a factor that is at most 20 % off.
 
 
 
@@ -271,9 +283,10 @@ else:
 # <details>
 # <summary>Answer</summary>
 #
-# The factor is about four if a tree has 113 kB and needs 1.2 ms to decode. It is smaller on a slower CPU, and larger on a
-# faster one. In each of 100 epochs, a copy saves (reading − decoding) seconds, and once it costs 64 × reading. Both are equal
-# if reading takes 2.8 times as long as decoding. On slower storage, the copy is always the shortest way. `opens_per_s` matters
-# only to files. The storage would need about six times as many opens per second before files are as fast as shards.
+# The factor is about four if a tree has 113 kB and needs 1.2 ms to decode. It is smaller on a slower CPU, and larger on a faster
+# one. Suppose that an epoch needs `r` seconds for reading and `d` seconds for decoding. The copies cost 64 r once, and they save r
+# − d in each of 100 epochs. If 100 (r − d) = 64 r, copies and shards are equally fast, and then r = 2.8 d. On slower storage, the
+# copy is always the shortest way. `opens_per_s` matters only to files. The storage would need about six times as many opens per
+# second before files are as fast as shards.
 #
 # </details>
