@@ -63,7 +63,8 @@ def test_on_slow_storage_small_files_are_waited_for_one_by_one(data: Path) -> No
 def test_a_command_that_fails_or_is_missing_is_a_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = left()
     monkeypatch.setenv("PATH", os.pathsep.join([str(_failing(data.parent, "cp")), os.environ["PATH"]]))
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "dd" else name)
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, **more: None if name == "dd" else which(name, **more))
     result = staging.bench_staging(data, BenchConfig(repeats=1, count=5, caches=("warm",)), slow=None)
     assert [each.name for each in result.records] == [staging.STAGE]
     assert {each.name: each.why for each in result.failed} == {
