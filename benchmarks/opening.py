@@ -122,7 +122,7 @@ def _loaded(packed: Path, method: str, workers: int) -> Outcome:
 
 
 def _said(program: str, *words: str) -> dict[str, Any]:
-    """What a program of its own printed."""
+    """Run a program in a process of its own, and return the record that it printed."""
     with TemporaryDirectory() as folder:
         script = Path(folder, "program.py")  # a file, because spawned workers import it
         script.write_text(program)
