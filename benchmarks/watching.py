@@ -42,7 +42,7 @@ _RECORDED = {
     "content of 100 KB": 100_000,
     "content of a float tensor 3 x 224 x 224": 602_112,
 }
-"""What is recorded, and the bytes of a sample."""
+"""Each way to identify a sample, and the bytes of the sample."""
 _PICTURE = "picture.jpg"
 _PACKAGES = ("smallfiles", "torch", "pillow", "numpy")
 PROGRAM = """

@@ -73,6 +73,18 @@ def _share(text: str) -> tuple[str, float]:
     raise argparse.ArgumentTypeError(f"{text!r}; expected PATH=SHARE, such as a.arrow=0.7")
 
 
+def _mixture(arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the share of each set; two shares of one set would replace each other."""
+    paths = [path for path, _ in arguments.mix]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise UsageError(
+            f"--mix names {twice[0]} twice",
+            expected="each set once",
+            next_step="Give it the sum of its shares",
+        )
+    return dict(arguments.mix)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Train a small network on a packed file and report how long it waited for data.
 
@@ -99,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         config = from_args(TrainConfig, arguments, loader=LoaderConfig.from_args(arguments))
         check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
-        mix = dict(arguments.mix)
+        mix = _mixture(arguments)
         if (arguments.data is None) != bool(mix):
             raise UsageError(
                 f"{arguments.data} was given together with --mix" if mix else "no packed file was given",
@@ -185,7 +197,7 @@ def run_epoch(arguments: argparse.Namespace) -> int:
         report(arguments, _counted(found), *_of_ranks(found))
         return 0 if found.exact else FAILED
     *packed, folder = arguments.paths
-    share = ranks.read_share(dict(arguments.mix) or packed[0], folder, LoaderConfig.from_args(arguments))
+    share = ranks.read_share(_mixture(arguments) or packed[0], folder, LoaderConfig.from_args(arguments))
     summary = (
         f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
         f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"

@@ -401,7 +401,7 @@ class Options:
             raise UsageError(error.got, expected=error.expected, next_step=error.next_step) from error
 
     def settings(self) -> Settings:
-        """The same for `pysquashfs`."""
+        """Return these options as the settings of `pysquashfs`."""
         return Settings(self.compression, self.level, self.block_bytes, self.fragments)
 
 

@@ -3,7 +3,7 @@
     transforms    decode, cut out, scale, mirror into a place of a batch: what a loader calls; `normalise` is
                   the last step, on the device
     picture       an image of which only a part is decoded, by TurboJPEG
-    decoding      bytes to RGB; what is no image is an `ImageError`
+    decoding      bytes to RGB; anything else raises `ImageError`
     header        size and sampling of a JPEG
     crops         which part to take: random numbers only
     downscaling   images scaled down before packing

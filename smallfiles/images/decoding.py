@@ -32,7 +32,7 @@ PILLOW_RAISES = (
     *(OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError),
     *(struct.error, Image.DecompressionBombError),
 )
-"""What Pillow raises for bytes that are no picture, or a damaged one."""
+"""The exceptions of Pillow for damaged pictures, and for bytes of anything else."""
 
 
 class ImageError(SmallfilesError):

@@ -1,4 +1,4 @@
-"""What training does to a picture: decode, cut out, scale, mirror, colour; uint8, straight into the batch.
+"""Transform a picture for training: decode, cut out, scale, mirror, colour; uint8, straight into the batch.
 
     RandomResizedCrop   the usual augmentation of ImageNet training
     RandomShortSide     shorter side drawn from a range, then a random crop (VGG, the first ResNets)
@@ -39,9 +39,9 @@ from smallfiles.images.picture import open_picture
 from smallfiles.samples import Buffer
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Of red, green and blue over ImageNet, on a scale of 0 to 1."""
+"""The means of red, green and blue in ImageNet, on a scale of 0 to 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Standard deviations of the same."""
+"""The standard deviations of red, green and blue in ImageNet."""
 _SCALE = np.array([1 / (255 * each) for each in IMAGENET_STD], np.float32)
 _SHIFT = np.array([-mean / each for mean, each in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)], np.float32)
 
@@ -115,7 +115,7 @@ def _mirror(pixels: Pixels, out: Pixels) -> None:
 
 
 def _own(pixels: Pixels) -> Pixels:
-    """The same without gaps, and writable, without which PyTorch warns."""
+    """Return contiguous, writable pixels, because PyTorch warns about others."""
     return pixels if pixels.flags.c_contiguous and pixels.flags.writeable else pixels.copy()
 
 

@@ -273,7 +273,9 @@ def test_epoch_and_train_take_a_mixture(arrow, tmp_path, capsys):
         assert main(words) == 2
         assert "expected one packed file, or --mix PATH=SHARE" in capsys.readouterr().err
     assert main(["epoch", "--mix", "a.arrow", str(folder)]) == 2
-    assert "expected PATH=SHARE, such as a.arrow=0.7" in capsys.readouterr().err
+    assert main(["epoch", "--mix", "a.arrow=0.5", "--mix", "a.arrow=1", str(folder)]) == 2
+    assert "expected PATH=SHARE, such as a.arrow=0.7" in (said := capsys.readouterr().err)
+    assert "--mix names a.arrow twice; expected each set once" in said
 
 
 def test_flags_are_printed_and_read_back():

@@ -317,7 +317,7 @@ class _DataRun:
 def _fields(
     values: Mapping[str, pa.Array], schema: Schema, offsets: Iterable[np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Path and values of each array of the further fields."""
+    """Yield the path and the values of each array that the further fields need."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for blob, theirs in zip(schema.blobs, offsets, strict=True):
         found[blob.name] = {"offsets": theirs}
