@@ -35,7 +35,7 @@ test-all: setup-dev ## all tests, thousands of repeats included
 	$(py) -m pytest $(PYTEST_ARGS)
 
 COUNT ?= 25
-mutants: setup-dev ## list the small changes of a module that its tests do not notice (MODULE=, TESTS=, COUNT=25, SEED=0)
+mutants: setup-dev ## list the small changes of modules that their tests do not notice (MODULE=, TESTS=, COUNT=25, SEED=0)
 	$(py) tools/mutants.py "$(MODULE)" "$(TESTS)" --count $(COUNT) --seed $(or $(SEED),0)
 
 check: setup-dev ## format, lint, types, shell scripts, spelling
