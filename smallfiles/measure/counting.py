@@ -59,12 +59,14 @@ class Requests:
         unit: What is counted: `requests`, or `CALLS`.
         counts: The number for each of `KINDS` that the source counts. For system calls, `fetched` is the
             number of bytes that came from disks.
+        whom: Whose requests are counted, if they are not those of the node.
     """
 
     source: str
     of_node: bool = True
     unit: str = "requests"
     counts: dict[str, int] = field(default_factory=dict)
+    whom: str = "this process"
 
     def __getitem__(self, kind: str) -> int:
         return self.counts.get(kind, 0)
@@ -94,7 +96,7 @@ class Requests:
     @property
     def about(self) -> str:
         """The unit of the counts, who counted, and for which programs."""
-        whom = "all programs of this node" if self.of_node else "this process"
+        whom = "all programs of this node" if self.of_node else self.whom
         return f"{self.unit}; counted by {self.source} for {whom}"
 
     def __str__(self) -> str:
@@ -179,6 +181,31 @@ def _of_mount(mount: Mount | None) -> tuple[str, _Read]:
     client = calls.parent.name.rpartition("-")[2]
     servers = list(calls.parents[2].glob(f"mdc/{name}-MDT*-mdc-{client}/stats"))
     return _OF_LUSTRE, lambda: of_lustre(calls.read_text(), map(Path.read_text, servers))
+
+
+def counts_so_far() -> dict[str, tuple[str, dict[str, int]]]:
+    """Return who counts the requests to each mounted storage, and what it counted so far, by mount point."""
+    found = dict[str, tuple[str, dict[str, int]]]()
+    for mount in {each.device: each for each in reversed(read_mounts())}.values():  # once, if bound again
+        with suppress(OSError, LookupError, ValueError, StopIteration):  # no counters, or no rights
+            source, read = _of_mount(mount)
+            found[mount.point] = source, read()
+    return found
+
+
+def requests_since(before: dict[str, tuple[str, dict[str, int]]]) -> dict[str, Requests]:
+    """Return the requests to each storage since `counts_so_far`, by mount point, where there were any.
+
+    Args:
+        before: What `counts_so_far` returned then, also in another process.
+    """
+    found, after, again = dict[str, Requests](), counts_so_far(), counts_so_far()  # reading costs requests
+    for point in before.keys() & after.keys() & again.keys():
+        (source, last), (_, first), (_, third) = (each[point] for each in (after, before, again))
+        counts = {kind: max(0, 2 * n - first[kind] - third[kind]) for kind, n in last.items()}
+        if any(count for kind, count in counts.items() if kind != "metadata"):  # an idle client says hello
+            found[point] = Requests(source, counts=counts)
+    return found
 
 
 def of_slowfs(numbers: Iterable[int]) -> dict[str, int]:

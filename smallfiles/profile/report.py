@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from smallfiles.measure.counting import Requests
 from smallfiles.profile.numbers import KINDS, Numbers
 from smallfiles.progress import bytes_text, plural
 
@@ -64,6 +65,10 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
     """
     for n in record["ranks"][:8]:
         yield from _of_rank(n)
+    for each in record.get("requests", ()):
+        counted = Requests(**each["counted"]).text_per_1000(each["samples"])
+        place = f"requests to {each['storage']}" if each["storage"] else "calls"
+        yield f"{place} per 1,000 samples: {counted}"
     verdict = record["verdict"]
     yield f"verdict: {verdict['name']}"
     because = verdict["because"].items()

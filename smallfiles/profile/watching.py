@@ -17,7 +17,7 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NoReturn
@@ -25,9 +25,10 @@ from typing import Any, NoReturn
 from smallfiles import liveness, machine
 from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.machine.nodelocal import memory_headroom_bytes
+from smallfiles.measure.counting import CALLS, Requests, counts_so_far, requests_since
 from smallfiles.measure.scratch import private_folder
 from smallfiles.profile.hooks.moments import read_text
-from smallfiles.profile.hooks.watch import FOLDER
+from smallfiles.profile.hooks.watch import FOLDER, SECONDS
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
 from smallfiles.profile.report import forecast
 from smallfiles.profile.verdicts import consistent, judge, worst_of
@@ -81,6 +82,8 @@ def watch(
                 if not reported:
                     with contextlib.suppress(OSError):  # the disk is full
                         (folder / "room").write_text(str(memory_headroom_bytes()))
+                        if SECONDS in environment and not _has_begun(folder):
+                            (folder / "requests").write_text(json.dumps(counts_so_far()))
                 came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
                 if came and came.si_signo in _PASSED_ON and not sentinel.has(came.si_signo):
                     os.kill(pid, came.si_signo)
@@ -99,6 +102,26 @@ def watch(
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return code
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a rank has asked for its first batch, because then it begins a journal of its steps."""
+    return any(folder.glob("*.steps"))
+
+
+def _requests(folder: Path) -> dict[str, Requests]:
+    """Return the requests to each storage with counters since a rank asked for its first batch."""
+    if _has_begun(folder):
+        with contextlib.suppress(OSError, ValueError):  # the disk was full
+            return requests_since(json.loads((folder / "requests").read_text()))
+    return {}
+
+
+def _calls(ranks: Sequence[Numbers]) -> Requests:
+    """Return the system calls that the processes of ranks made to read."""
+    names = {"opens": "opens", "reads": "reads", "bytes": "asked_bytes"}
+    counts = {kind: sum(n[name] for n in ranks) for kind, name in names.items()}
+    return Requests("Python and Linux", False, CALLS, counts, "the processes that make batches")
 
 
 class _Sentinel:
@@ -159,12 +182,15 @@ def _start(program: Sequence[str], folder: Path, more: dict[str, str], mask: Any
         ) from error
 
 
-def record_of(ranks: Sequence[Numbers], code: int | None = None) -> dict[str, Any]:
-    """The record of a training: numbers, verdict, forecast, machine, and how it ended."""
+def record_of(
+    ranks: Sequence[Numbers], code: int | None = None, requests: Iterable[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The record of a training: numbers, requests of each node, verdict, forecast, machine, and its end."""
     ranks, found = [*map(consistent, ranks)], judge(ranks)
     return {
         "what": "smallfiles profile",
         "ranks": ranks,
+        "requests": [*requests],
         "verdict": dataclasses.asdict(found),
         "forecast": forecast(worst_of(ranks), found.step_s, found.now_s),
         **end_of(code),
@@ -188,8 +214,14 @@ def how_ended(code: int | None) -> str | None:
 
 def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
     """The record of what was measured; a sentence if there is none."""
+    requests = _requests(folder)  # first, since the sizes of files are asked for below
     if ranks := ranks_in(folder):
-        return record_of(ranks, code)
+        samples = sum(n["made"] or n["steps"] * (n["batch_samples"] or 0) for n in ranks)
+        asked = [
+            {"storage": point, "samples": samples, "counted": dataclasses.asdict(each)}
+            for point, each in [*requests.items(), ("", _calls(ranks))]
+        ]
+        return record_of(ranks, code, asked if samples else ())
     return why_nothing(folder, code)
 
 
@@ -245,7 +277,9 @@ def load(path: Path, verb: str = "profile") -> dict[str, Any]:
 
 def join(paths: Sequence[Path]) -> dict[str, Any]:
     """One record of those of several nodes."""
-    return record_of([rank for path in paths for rank in load(path)["ranks"]])
+    records = [load(path) for path in paths]
+    requests = (each for record in records for each in record.get("requests", ()))  # older ones have none
+    return record_of([rank for record in records for rank in record["ranks"]], None, requests)
 
 
 def look_at(pid: int, seconds: float) -> dict[str, Any]:

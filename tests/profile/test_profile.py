@@ -117,6 +117,36 @@ def test_a_slow_folder_is_named(kind, fault, tmp_path):
         assert watch(tmp_path, kind, fault, shared.path).verdict == name
 
 
+def profiled_requests(tmp_path, folder):
+    """What a profile says of the requests of a training that opens a file per sample."""
+    watched = watch(tmp_path, "plain", "opens", folder)
+    assert watched.end() == 0, watched.report
+    found = {each["storage"]: each for each in load(watched.record_path)["requests"]}
+    assert {each["samples"] for each in found.values()} == {48 * 8}
+    assert found[""]["counted"]["counts"]["opens"] == 48 * 8
+    return found, watched
+
+
+def test_the_report_counts_requests_where_the_storage_does_and_system_calls_everywhere(tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    for number in range(100):
+        (tmp_path / "data" / f"{number:04}.bin").write_bytes(bytes(2_000))
+    _, watched = profiled_requests(tmp_path, tmp_path / "data")
+    assert "\ncalls per 1,000 samples: 1,000 opens, " in watched.report
+    assert "(system calls, not requests; counted by Python and Linux for the processes" in watched.report
+    if reason := slowfs.why_not():
+        pytest.skip(reason)
+    with slowfs.mounted(tmp_path / "data", slowfs.SlowConfig(latency_s=0)) as slow:
+        for path in slow.path.iterdir():  # requests before the first batch are not those of loading
+            path.read_bytes()
+        found, watched = profiled_requests(tmp_path, slow.path)
+        assert 0.9 * 48 * 8 <= found[str(slow.path)]["counted"]["counts"]["opens"] <= 48 * 8
+        assert f"\nrequests to {slow.path} per 1,000 samples: " in watched.report
+        assert "(requests; counted by slowfs for all programs of this node)" in watched.report
+        assert main(["profile", "--join", *[str(watched.record_path)] * 2]) == 0
+        assert capsys.readouterr().out.count(f"\nrequests to {slow.path}") == 2  # a line for each node
+
+
 HEALTHY = [f"healthy{what}" for what in ("", "_cpu", "_slow", "_one", "_many", "_model")]
 
 
