@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.errors import ManifestError, first_few
-from smallfiles.faults import NEXT_STEP, counted, fault, is_utf8, short
+from smallfiles.errors import NEXT_STEP, ManifestError, counted, fault, first_few, is_utf8, short
 from smallfiles.samples import Buffer
 
 Namer = Callable[[int], str]

@@ -26,8 +26,8 @@ from typing import Any
 from smallfiles.digests import SIDECARS
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, SmallfilesError, writing
 from smallfiles.locks import Lease
+from smallfiles.processes import before_interrupts
 from smallfiles.progress import bytes_text, note, progress
-from smallfiles.signals import before_interrupts
 
 _SYNCED_AT_ONCE = 16
 """A server or journal takes several requests to sync at the price of one."""

@@ -28,9 +28,8 @@ from PIL import Image, ImageDraw, ImageFont
 from smallfiles import previews
 from smallfiles.arrays import one_chunk, to_numpy
 from smallfiles.atomic import replaced
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import SmallfilesError, UsageError, printable
 from smallfiles.fields import further_fields, further_files, is_blob
-from smallfiles.keys import printable
 from smallfiles.previews import Shown
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Reader

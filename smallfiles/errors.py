@@ -24,6 +24,9 @@ What the system refuses has one of three causes, which `fault_of` tells apart by
 the content (a file is missing, unreadable or damaged, and `on_error` may leave it out), the storage (it did
 not answer, which `smallfiles.storage` waits for), or a shortage of this machine. Only the first one is a
 fault of a sample.
+
+The trap: a name in a message may move the cursor of a terminal, an entry may be a megabyte long, and a list
+of faults a million lines. So names are escaped, entries are cut, and only the first few are listed.
 """
 
 from __future__ import annotations
@@ -35,15 +38,17 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from pysquashfs.text import foreign_encoding
-from smallfiles.keys import printable
 
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_LONGEST = 120  # characters of one entry in a message
+NEXT_STEP = "Correct the entries, or make the manifest again: smallfiles manifest"
 _ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
 _UTF8_MODE = "for names in UTF-8 start it again after: export PYTHONUTF8=1"
 _RIGHTS = "Check its owner and permissions, or choose another place"
@@ -79,6 +84,18 @@ _STORAGE = frozenset(getattr(errno, name) for name in _OF_STORAGE.split() if has
 """A disk or a server that did not answer; the file that it holds is neither damaged nor missing."""
 _STORAGE_STEP = "Check the file system (ls, df), or ask your site; then run the same command again"
 _IN_TEXT = re.compile(r"\berrno = (\d+)")  # how HDF5 names it
+
+
+def printable(text: str) -> str:
+    r"""Write control characters as escapes: a name must not move the cursor of a terminal or recolour it.
+
+    Line ends, C0 and C1 controls and those that turn the direction of text; all else stays.
+
+    Example:
+        >>> printable("cat\x1b[2J.jpg")
+        'cat\\x1b[2J.jpg'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class SmallfilesError(Exception):
@@ -416,3 +433,48 @@ def refuse_shortage(error: BaseException, path: object) -> None:
     _, cause = fault_of(error)
     if cause is not None:
         raise of_system(cause, f"{path} could not be read ({cause.strerror})") from error
+
+
+def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
+    """A ManifestError with the usual next step."""
+    return ManifestError(got, expected=expected, next_step=next_step)
+
+
+@contextlib.contextmanager
+def summary_of(path: Path) -> Iterator[None]:
+    """Put the name of the file in front of a fault in its columns."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(
+            f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
+        ) from error
+
+
+def counted(items: Sized, what: str) -> str:
+    """`1 path is`, `3 paths are`, `3 entries are`."""
+    if len(items) == 1:
+        return f"1 {what} is"
+    return f"{len(items):,} {what[:-1] + 'ie' if what.endswith('y') else what}s are"
+
+
+def named(names: Iterable[str], total: int, problem: Callable[[str], str | None]) -> str:
+    """The first few names, each with its problem."""
+    return first_few((f"{short(name)} {problem(name) or ''}".rstrip() for name in names), total)
+
+
+def short(value: object) -> str:
+    """The `repr` of an entry, shortened."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than 30 digits"
+    text = ascii(value) if isinstance(value, str) and not is_utf8(value) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text):,} characters)"
+
+
+def is_utf8(text: str) -> bool:
+    """Whether text can be stored: JSON allows half a surrogate pair, UTF-8 does not."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import from_numpy, one_chunk, scalar, to_numpy
-from smallfiles.faults import fault, short
+from smallfiles.errors import fault, short
 from smallfiles.folders import IMAGE_SUFFIXES
 
 RESERVED = (

@@ -1,7 +1,12 @@
-"""What the names of files and folders mean, and the options for reading a source.
+"""What the names of files and folders mean, which of them may be keys, and the options for reading a source.
 
-The trap: `valid`, `validation` and `val` are one split, and a folder called `test` may be a class. All
-sources and formats share these rules. Notebook 02 shows the layouts.
+A key is a relative, normalised POSIX path that stays inside its folder. All code that reads names from
+outside (manifests, tar members, archives) or writes files by name checks them here first, so that no hostile
+`../../.bashrc` leaves its folder.
+
+The traps: `Path("/data") / "/etc/passwd"` is `/etc/passwd`, and `os.path.normpath` silently repairs names
+that must be refused. Nothing is repaired here. And `valid`, `validation` and `val` are one split, and a
+folder called `test` may be a class. All sources and formats share these rules. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
@@ -32,6 +37,49 @@ FILE_SUFFIXES = (*IMAGE_SUFFIXES, *sorted(DATA_SUFFIXES | _TEXT_SUFFIXES))
 """Suffixes of the files of samples, whatever is in them."""
 _COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
 """Files that may be labels or documents of others."""
+
+
+MAX_COMPONENT_BYTES = 255
+
+
+def key_problem(key: str) -> str | None:
+    """Say what is wrong with `key` as a sample's name, or None if nothing is.
+
+    A name that is checked once, where it comes in, can be joined to any folder later.
+
+    Args:
+        key: The proposed key.
+
+    Returns:
+        Half a sentence that fits after the key ("is an absolute path"), or None.
+    """
+    if not key:
+        return "is empty"
+    if "\0" in key:
+        return "contains a NUL byte"
+    if "\n" in key:  # a list of names, one a line, would hold other names
+        return "contains a line break"
+    if key.startswith("/"):
+        return "is an absolute path"
+    parts = key.split("/")
+    if ".." in parts:
+        return "leaves its folder through '..'"
+    if "" in parts or "." in parts:
+        return "is not normalised (an empty or '.' component)"
+    try:
+        key.encode("utf-8")
+    except UnicodeEncodeError:
+        return "is not valid UTF-8"
+    return None
+
+
+def is_writable_name(key: str) -> bool:
+    """Whether a file of this name can exist on Linux (each component at most 255 bytes).
+
+    A packed file holds longer names; only unpacking them onto a file system fails.
+    """
+    parts = key.encode("utf-8", "surrogatepass").split(b"/")
+    return all(len(part) <= MAX_COMPONENT_BYTES for part in parts)
 
 
 def suffix_of(name: str) -> str:

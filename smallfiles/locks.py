@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from smallfiles import liveness, signals
+from smallfiles import processes
 from smallfiles.errors import BusyError, PackError, ResourceError, cannot_write, writing
-from smallfiles.liveness import Owner, this_process
+from smallfiles.processes import Owner, this_process
 from smallfiles.progress import progress
 
 HEARTBEAT_S = 10.0
@@ -182,11 +182,11 @@ def _has_holder(path: Path, descriptor: int, *, exclusive: bool, earlier: bool =
 
 def _holds(token: str, owner: Owner, path: Path, silent_s: float) -> bool:
     gone = owner.is_gone()
-    if gone is False and (int(owner.name), owner.boot) == (os.getpid(), liveness.boot()):
+    if gone is False and (int(owner.name), owner.boot) == (os.getpid(), processes.boot()):
         return any(held.token == token and held.pid == os.getpid() for held in _held.values())
     if gone is not None:
         return not gone
-    if owner.boot == liveness.boot():
+    if owner.boot == processes.boot():
         return silent_s <= SILENT_S
     from smallfiles.machine import is_parallel_filesystem  # it needs this module
 
@@ -305,7 +305,7 @@ class Lease:
         try:
             locked = self._flock()
             self._own()
-            signals.add(self.release)
+            processes.add_cleanup(self.release)
             self._heartbeat.start()
         except BaseException as error:  # an interrupt too: leave nothing
             if locked is not None and not self._path.exists():
@@ -405,7 +405,7 @@ class Lease:
         """End the lease, and remove the folder if nothing else is in it; a second call does nothing."""
         if os.getpid() != self._pid:
             return  # a forked child inherits the signal handlers
-        signals.remove(self.release)
+        processes.remove_cleanup(self.release)
         self._stopped.set()
         with contextlib.suppress(RuntimeError):  # it did not start
             self._heartbeat.join(_JOIN_S)

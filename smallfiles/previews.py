@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from smallfiles import images, npy
+from smallfiles import images
+from smallfiles.contents import NPY_SUFFIX, array_view
 from smallfiles.fields import is_boxes
 from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.images.decoding import PILLOW_RAISES, decode_by_pillow
@@ -68,8 +69,8 @@ def of_file(data: bytes, suffix: str) -> Shown:
     Raises:
         ImageError, OSError, ValueError, RuntimeError, EOFError, wave.Error: It is damaged.
     """
-    if suffix == npy.SUFFIX:
-        values = npy.view(data)
+    if suffix == NPY_SUFFIX:
+        values = array_view(data)
         return Shown(
             _of_array(values), (f"{values.dtype} {'x'.join(map(str, values.shape))}", *_range(values))
         )
@@ -111,7 +112,7 @@ def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
     classes = np.unique(numbers)
     if len(classes) > _MOST_CLASSES or classes[0] < 0:
         about = (f"{columns} x {rows}", *_range(numbers))
-        return of_file(data, suffix) if suffix == npy.SUFFIX else Shown(_of_array(numbers), about)
+        return of_file(data, suffix) if suffix == NPY_SUFFIX else Shown(_of_array(numbers), about)
     named = ", ".join(map(str, classes[:8].tolist())) + (" …" if len(classes) > 8 else "")
     line = f"class {named}" if len(classes) == 1 else f"classes {named}"
     if first.picture is not None and first.size == (columns, rows):
@@ -123,8 +124,8 @@ def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
 
 def _numbers(data: bytes, suffix: str) -> Numbers | None:
     """The numbers of an image of one channel, or of an array of two dimensions; None of anything else."""
-    if suffix == npy.SUFFIX:
-        values: Numbers = npy.view(data)
+    if suffix == NPY_SUFFIX:
+        values: Numbers = array_view(data)
         return values if values.ndim == 2 and values.dtype.kind in "biu" else None
     if suffix not in IMAGE_SUFFIXES:
         return None

@@ -18,7 +18,7 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any, Protocol
 
-from smallfiles.keys import printable
+from smallfiles.errors import printable
 
 LOG_INTERVAL_S = 30.0
 

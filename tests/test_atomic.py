@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pytest
 from programs import Program, wait_for
 
-from smallfiles import atomic, liveness, locks
+from smallfiles import atomic, locks, processes
 from smallfiles.errors import BusyError, OutputExistsError, PackError, SmallfilesError
 
 CONTENT = b"what the owner wrote" * 1000
@@ -56,7 +56,7 @@ def begin():
             fcntl.flock = flock
             wait_for(lambda: after is None or after.exists())
             if machine:
-                liveness.boot = lambda: machine
+                processes.boot = lambda: machine
                 locks.HEARTBEAT_S, locks.SILENT_S = heartbeat_s, silent_s
             write(out, hold)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from smallfiles import formats
 from smallfiles.cli import main
-from smallfiles.errors import FormatError
-from smallfiles.keys import is_writable_name, key_problem, printable
+from smallfiles.errors import FormatError, printable
+from smallfiles.folders import is_writable_name, key_problem
 from smallfiles.manifest.columns import SUSPICIOUS_PATH
 from smallfiles.samples import Sample, Schema
 

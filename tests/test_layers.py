@@ -59,7 +59,6 @@ SHORT = 60
 REASON = "Short, since"
 SMALL = {
     "a configuration, imported whenever the command line starts": ["ring/config", "staging/config"],
-    "one question to the system, asked by several rooms": ["keys"],
     "one step of a picture": ["images/crops"],
     "one step of loading or training, used by several others": ["training/checkpoint"],
 }

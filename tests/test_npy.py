@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from smallfiles import npy
+from smallfiles.contents import array_view
 
 
 def saved(array):
@@ -42,7 +42,7 @@ def test_what_numpy_saved_is_the_same_array(array, by_columns):
         warnings.simplefilter("ignore")  # version 3.0
         data = saved(np.asfortranarray(array) if by_columns else array)
     assume(data[6] < 3)  # a record with a field whose name is beyond Latin-1
-    found, truth = npy.view(data), np.load(io.BytesIO(data))
+    found, truth = array_view(data), np.load(io.BytesIO(data))
     assert (found.shape, found.dtype, found.tobytes()) == (truth.shape, truth.dtype, truth.tobytes())
 
 
@@ -55,7 +55,7 @@ def test_a_changed_file_is_refused_or_an_array_of_its_bytes(array, drawn):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "written by Python 2"
         try:
-            found = npy.view(data)
+            found = array_view(data)
         except ValueError:
             return
     assert found.nbytes <= len(data)
@@ -77,4 +77,4 @@ def test_a_changed_file_is_refused_or_an_array_of_its_bytes(array, drawn):
 )
 def test_what_is_no_array_is_refused_before_memory_is_reserved(data):
     with pytest.raises(ValueError):
-        npy.view(data)
+        array_view(data)

@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from smallfiles import signals
+from smallfiles import processes
 
 PROGRAM = """
 import os, pathlib, signal, sys, time
-from smallfiles import signals
+from smallfiles import processes
 place = pathlib.Path(sys.argv[1])
 def first(): (place / "first").touch()
 def fails(): raise RuntimeError
 def last(): (place / "last").touch()
-for cleanup in (first, fails, last, first): signals.add(cleanup)
+for cleanup in (first, fails, last, first): processes.add_cleanup(cleanup)
 {more}
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(10)
@@ -33,18 +33,18 @@ def test_all_clean_up_though_one_fails_and_the_signal_still_ends_the_process(tmp
 
 
 def test_what_was_removed_is_not_called(tmp_path):
-    assert end(tmp_path, "signals.remove(first)") == (-signal.SIGTERM, ["last"])
+    assert end(tmp_path, "processes.remove_cleanup(first)") == (-signal.SIGTERM, ["last"])
 
 
 def test_a_handler_that_is_there_already_stays_in_charge(tmp_path):
-    more = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); signals.add(last)"
+    more = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); processes.add_cleanup(last)"
     assert end(tmp_path, more) == (3, [])
 
 
-@pytest.mark.parametrize("number", signals.SIGNALS)
+@pytest.mark.parametrize("number", processes.SIGNALS)
 def test_without_anything_to_clean_up_signals_mean_what_they_did(number):
     before = signal.getsignal(number)
     cleanup = lambda: None  # noqa: E731
-    signals.add(cleanup)
-    signals.remove(cleanup)
+    processes.add_cleanup(cleanup)
+    processes.remove_cleanup(cleanup)
     assert signal.getsignal(number) in (before, signal.SIG_DFL)

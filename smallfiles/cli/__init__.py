@@ -26,7 +26,7 @@ from smallfiles import __version__, storage
 from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_paths_of_elsewhere
 from smallfiles.cli.failures import guarded
 from smallfiles.cli.output import lenient, say
-from smallfiles.signals import end_by
+from smallfiles.processes import end_by
 
 _MODULES = (
     *("doctor", "demo", "pack", "verify", "transfer"),

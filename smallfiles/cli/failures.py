@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import TextIO
 
 from smallfiles.cli.output import say
-from smallfiles.errors import MissingPackageError, ResourceError, SmallfilesError, UsageError, of_system
-from smallfiles.keys import printable
+from smallfiles.errors import (
+    MissingPackageError,
+    ResourceError,
+    SmallfilesError,
+    UsageError,
+    of_system,
+    printable,
+)
 
 FAILED = 1
 USAGE = 2

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO
 
-from smallfiles.keys import printable
+from smallfiles.errors import printable
 
 
 def print_json(record: Mapping[str, Any]) -> None:

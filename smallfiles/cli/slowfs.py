@@ -11,8 +11,8 @@ from smallfiles.cli.arguments import Verbs, add_path, add_run
 from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
+from smallfiles.processes import SIGNALS, held_back
 from smallfiles.progress import bytes_text
-from smallfiles.signals import SIGNALS, held_back
 from smallfiles.slowfs.delays import SlowConfig
 
 _LOOK_S = 0.25

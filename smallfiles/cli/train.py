@@ -20,10 +20,10 @@ from smallfiles.loading.config import LoaderConfig
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
 from smallfiles.options import add_flags, from_args, given
+from smallfiles.processes import SIGNALS, listening
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.ring.config import RingConfig
 from smallfiles.selection.config import DRAWS
-from smallfiles.signals import SIGNALS, listening
 from smallfiles.training.config import TrainConfig, check_ring
 
 if TYPE_CHECKING:

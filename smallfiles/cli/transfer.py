@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 from smallfiles.cli.arguments import Verbs, add_path, add_run
 from smallfiles.cli.output import in_seconds, print_json, report, say, size_of
-from smallfiles.errors import UsageError
-from smallfiles.keys import printable
+from smallfiles.errors import UsageError, printable
 from smallfiles.objectstore.access import TransferConfig
 from smallfiles.options import add_flags, from_args
+from smallfiles.processes import SIGNALS, held_back
 from smallfiles.progress import bytes_text, plural, say_notes
-from smallfiles.signals import SIGNALS, held_back
 from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run, add_source_flags, load_source
 from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, report
-from smallfiles.errors import FormatError, SmallfilesError, UsageError, first_few, no_samples
-from smallfiles.keys import printable
+from smallfiles.errors import FormatError, SmallfilesError, UsageError, first_few, no_samples, printable
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import column, one_chunk, spread
 from smallfiles.digests import ContentDigest, digest_file, key_digest, sidecar
-from smallfiles.errors import FormatError, ManifestError, raised_as
-from smallfiles.faults import summary_of
+from smallfiles.errors import FormatError, ManifestError, raised_as, summary_of
 from smallfiles.fields import value_table
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, from_numpy, integers, scalar, text_bytes, to_numpy
-from smallfiles.errors import DamagedFileError
-from smallfiles.faults import summary_of
+from smallfiles.errors import DamagedFileError, summary_of
 from smallfiles.fields import META, list_borders
 from smallfiles.formats.bytefile import damage_reported, damaged
 from smallfiles.formats.table import Extents, SampleTable, numbered_keys

@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk, scalar, to_numpy
-from smallfiles.errors import FormatError, first_few
-from smallfiles.faults import is_utf8
+from smallfiles.errors import FormatError, first_few, is_utf8
 from smallfiles.fields import META, TARGETS
+from smallfiles.folders import MAX_COMPONENT_BYTES, is_writable_name, key_problem
 from smallfiles.formats.output import ArrowSink
-from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
 from smallfiles.samples import OWN_TYPES, Buffer, Meta, Sample, Schema
 
 INT64 = range(-(2**63), 2**63)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from smallfiles import npy
+from smallfiles.contents import array_view
 from smallfiles.errors import SmallfilesError
 from smallfiles.images.header import Header, is_jpeg, read_header, tidied
 from smallfiles.samples import Buffer
@@ -104,7 +104,7 @@ def decode(data: Buffer) -> Pixels:
 def stored_pixels(data: Buffer) -> Pixels | None:
     """Return a view of the pixels in a `.npy` file (uint8, rows x columns x 3); None for anything else."""
     with contextlib.suppress(ValueError):
-        array: Pixels = npy.view(data)
+        array: Pixels = array_view(data)
         if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size:
             check_size(array.shape[1], array.shape[0])
             return array

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from smallfiles import npy
 from smallfiles.arrays import as_mask, numpy_type, one_chunk, scalar, text_bytes, to_numpy
+from smallfiles.contents import array_view
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
@@ -259,7 +259,7 @@ class Array:
 
 def _array(data: Buffer) -> Values:
     try:
-        return npy.view(data)
+        return array_view(data)
     except ValueError as error:
         raise FormatError(
             f"the bytes are no array ({str(error).splitlines()[0]})",

@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from PIL import Image
 
-from smallfiles import formats, npy
+from smallfiles import formats
 from smallfiles.arrays import from_numpy, one_chunk, scalar, to_numpy
+from smallfiles.contents import array_view
 from smallfiles.errors import MissingPackageError, UsageError
 from smallfiles.fields import TARGETS, is_blob, name_of_first, suffix_of
 from smallfiles.images.decoding import PILLOW_RAISES, ImageError
@@ -306,7 +307,7 @@ def _decoded(data: Buffer, suffix: str, name: str, mode: str | None) -> Any:
                 image.load()
                 return image
         if kind == "array":
-            return npy.view(data).copy()
+            return array_view(data).copy()
         return str(data, "utf-8") if kind == "text" else bytes(data)
     except PILLOW_RAISES as error:
         raise ImageError(

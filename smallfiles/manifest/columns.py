@@ -35,10 +35,9 @@ from smallfiles.arrays import (
 )
 from smallfiles.arrays import column as arrow_column
 from smallfiles.digests import RowOrder, byte_order, in_order, name_hashes
-from smallfiles.errors import ManifestError, first_few
-from smallfiles.faults import counted, fault, is_utf8, named, short
+from smallfiles.errors import ManifestError, counted, fault, first_few, is_utf8, named, short
 from smallfiles.fields import META, check_names, value_columns
-from smallfiles.keys import key_problem
+from smallfiles.folders import key_problem
 from smallfiles.samples import UNLABELLED, Meta
 
 SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"

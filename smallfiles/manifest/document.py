@@ -18,8 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from smallfiles.atomic import replaced
-from smallfiles.errors import ManifestError, refuse_shortage
-from smallfiles.faults import fault, short
+from smallfiles.errors import ManifestError, fault, refuse_shortage, short
 from smallfiles.fields import finite, typed_column
 from smallfiles.manifest.columns import OPTIONAL, repeated_paths
 from smallfiles.storage import answered

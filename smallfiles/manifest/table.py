@@ -8,9 +8,10 @@ Notebook 02 teaches it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,24 @@ import pyarrow as pa
 
 from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
 from smallfiles.digests import set_digest
-from smallfiles.errors import ManifestError, UsageError, first_few
-from smallfiles.faults import check_files, summary_of
+from smallfiles.errors import (
+    ManifestError,
+    ResourceError,
+    SmallfilesError,
+    UsageError,
+    first_few,
+    refuse_shortage,
+    summary_of,
+)
 from smallfiles.fields import META, check_names, name_of_first
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest.document import read_document, write_columns, write_flat
 from smallfiles.samples import OWN_TYPES, BlobField, ByteStore, Meta, Schema
+from smallfiles.storage import ReadingPool
 
 Rows = npt.NDArray[np.int64]
+_IN_FLIGHT, _SLICE = 16, 4096  # files at a time; a million futures would cost a gigabyte
+_NAMED = 5
 
 
 def generator(seed: int) -> np.random.Generator:
@@ -418,10 +429,43 @@ class Manifest:
         )
 
     def check_files(self, store: ByteStore) -> None:
-        """Open every file and name those that are missing, unreadable or empty.
+        """Open every file and name those that are missing, unreadable or empty, before hours of packing.
+
+        Each check is a round trip on a parallel file system, so many are in flight.
 
         Raises:
             ManifestError: There are such files; gives their number and the first few.
+            ResourceError: The storage does not answer, or this machine lacks descriptors: no file is at
+                fault.
         """
         for paths in map(self.blob_paths, self.blob_fields):
-            check_files(paths, store)
+            problems = _problems(paths, store)
+            if examples := [*islice(problems, _NAMED)]:
+                count = len(examples) + sum(1 for _ in problems)
+                raise ManifestError(
+                    f"{count:,} of {len(paths):,} files in {store.describe()} cannot be used: "
+                    f"{first_few(examples, count, _NAMED)}",
+                    expected="a readable file with at least one byte for each path",
+                    next_step="Check the root folder, restore the files, or leave them out of the manifest",
+                )
+
+
+def _problems(paths: pa.StringArray, store: ByteStore) -> Iterator[str]:
+    with ReadingPool(1 if store.sequential else _IN_FLIGHT) as pool:
+        for start in range(0, len(paths), _SLICE):
+            names = paths.slice(start, _SLICE).to_pylist()
+            yield from filter(None, pool.map(lambda name: _problem(name, store), names))
+
+
+def _problem(path: str, store: ByteStore) -> str | None:
+    try:
+        # Reading one byte opens the file; looking up its size would not.
+        size = store.size(path) if store.sequential else store.read_into(path, memoryview(bytearray(1)))
+    except ResourceError:
+        raise
+    except SmallfilesError as error:
+        return error.got
+    except OSError as error:
+        refuse_shortage(error, path)
+        return f"{path} cannot be read ({error.strerror or error})"
+    return None if size > 0 else f"{path} is empty"

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from smallfiles import locks, machine, signals
+from smallfiles import locks, machine, processes
 from smallfiles.errors import ResourceError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 
@@ -40,7 +40,7 @@ def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Pat
         ResourceError: There is no such place, or not enough room.
     """
     _check_room(need_bytes, parent)
-    ended = signals.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM))
+    ended = processes.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM))
     with private_folder(parent, _PREFIX) as folder, ended:
         yield folder
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import MissingPackageError, SmallfilesError, SourceError, StorageError, UsageError
-from smallfiles.keys import key_problem
+from smallfiles.folders import key_problem
 from smallfiles.options import Settings, option
 from smallfiles.storage import timeout_option
 

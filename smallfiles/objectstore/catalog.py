@@ -21,8 +21,8 @@ from typing import Any
 
 from smallfiles import formats
 from smallfiles.digests import SIDECAR_SUFFIX, SIDECARS, ContentDigest, adds_to, digest_file
-from smallfiles.errors import DamagedFileError, FormatError
-from smallfiles.keys import is_writable_name, key_problem, printable
+from smallfiles.errors import DamagedFileError, FormatError, printable
+from smallfiles.folders import is_writable_name, key_problem
 from smallfiles.objectstore.access import MANIFEST
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.samples import Buffer

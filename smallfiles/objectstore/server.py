@@ -32,8 +32,8 @@ from pathlib import Path
 from types import FrameType
 
 from smallfiles.errors import MissingPackageError, ResourceError, package_line
-from smallfiles.liveness import end, own_environment, start_time
 from smallfiles.objectstore.access import Keys
+from smallfiles.processes import end, own_environment, start_time
 
 _START_S, _POLL_S = 20.0, 0.25
 _READY = re.compile(rb"Starting s3 server on \[http://127\.0\.0\.1:(\d+)/")

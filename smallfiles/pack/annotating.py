@@ -28,8 +28,7 @@ from smallfiles import formats
 from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, to_numpy
 from smallfiles.atomic import changing, check_room, drafted, refuse_existing, sweep
 from smallfiles.digests import added_fields, sidecar
-from smallfiles.errors import PackError, SourceError, UsageError, first_few, writing
-from smallfiles.faults import summary_of
+from smallfiles.errors import PackError, SourceError, UsageError, first_few, summary_of, writing
 from smallfiles.fields import value_table
 from smallfiles.folders import SourceOptions, one_or_several
 from smallfiles.formats import added

@@ -35,7 +35,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from smallfiles import kinds, npy
+from smallfiles import contents
+from smallfiles.contents import NPY_SUFFIX, array_view
 from smallfiles.errors import ResourceError, SmallfilesError, SourceError
 from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.progress import note
@@ -93,25 +94,25 @@ def check_header(path: str, data: memoryview, noted: set[str] | None = None) -> 
 
 def _check_kind(path: str, data: memoryview, noted: set[str] | None) -> None:
     """Raise SourceError for a file whose first bytes are not those of its suffix."""
-    if pointer := kinds.pointer(data):
+    if pointer := contents.pointer(data):
         program, command = pointer
         raise _bad(
             path, f"is a pointer of {program}; fetch the file itself where the clone is: {command}", "data"
         )
-    own = kinds.expected(path)
-    if not own or kinds.kind_of(data, own):
+    own = contents.expected(path)
+    if not own or contents.kind_of(data, own):
         return
-    if kind := kinds.alike(path, data):
+    if kind := contents.alike(path, data):
         misnamed = f"{kind} as {path.rpartition('.')[2]}"
         if noted is not None and misnamed not in noted:
             noted.add(misnamed)
             note(f"{path} holds {kind}, not {own[0]}: it is packed as it is, like others of this kind")
         return
-    if kinds.is_web_page(data):
+    if contents.is_web_page(data):
         raise _bad(
             path, f"is a web page (HTML), not {own[0]}; download it again, logged in if need be", own[0]
         )
-    kind = kinds.kind_of(data)
+    kind = contents.kind_of(data)
     begin = bytes(data[:8])
     raise _bad(path, f"holds {kind}" if kind else f"is not {own[0]} (it begins with {begin!r})", own[0])
 
@@ -147,9 +148,9 @@ def check_decode(path: str, data: memoryview, noted: set[str] | None = None) -> 
         SourceError: What is wrong, with the path.
     """
     rotated = check_header(path, data, noted)
-    if path.lower().endswith(npy.SUFFIX):
+    if path.lower().endswith(NPY_SUFFIX):
         try:
-            npy.view(data)
+            array_view(data)
         except ValueError as error:
             raise _bad(path, f"does not decode as an array of NumPy ({error})", "a whole array") from error
     if not path.lower().endswith(IMAGE_SUFFIXES):
@@ -169,7 +170,7 @@ def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:
     Args:
         paths: Of all samples.
     """
-    suffixes = "|".join(suffix.replace(".", r"\.") for suffix in (*IMAGE_SUFFIXES, npy.SUFFIX))
+    suffixes = "|".join(suffix.replace(".", r"\.") for suffix in (*IMAGE_SUFFIXES, NPY_SUFFIX))
     known = pc.match_substring_regex(paths, f"(?:{suffixes})$", ignore_case=True)
     return len(paths) - int(pc.sum(known).as_py() or 0)
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from smallfiles import npy
 from smallfiles.arrays import joined, scalar
+from smallfiles.contents import NPY_SUFFIX
 from smallfiles.errors import SmallfilesError, UsageError, first_few
 from smallfiles.images.decoding import ImageError
 from smallfiles.manifest import Manifest
@@ -124,7 +124,7 @@ def as_pixels(source: Source, short_side: int) -> Source:
             next_step="Pack without --pixels",
         )
     table = manifest.table.drop_columns([*{"bytes", "sha256"}.intersection(manifest.table.column_names)])
-    table = table.set_column(0, "path", joined(manifest.paths, scalar(npy.SUFFIX)))
+    table = table.set_column(0, "path", joined(manifest.paths, scalar(NPY_SUFFIX)))
     manifest, store = replace(manifest, table=table), PixelStore(source.store, short_side)
     return replace(source, manifest=manifest, store=store, resize={"short_side": short_side, "store": PIXELS})
 
@@ -149,7 +149,7 @@ class PixelStore:
         """Bytes of one file, from the header of the image."""
         from smallfiles.images.crops import short_side as scaled_size
 
-        width, height, _ = picture_size(self._store, path.removesuffix(npy.SUFFIX)) or (0, 0, False)
+        width, height, _ = picture_size(self._store, path.removesuffix(NPY_SUFFIX)) or (0, 0, False)
         if not min(width, height):
             return len(self._file(path))  # names what is wrong with it
         if min(width, height) > self._short_side:
@@ -164,7 +164,7 @@ class PixelStore:
         return len(data)
 
     def _file(self, path: str) -> bytes:
-        key = path.removesuffix(npy.SUFFIX)
+        key = path.removesuffix(NPY_SUFFIX)
         data = memoryview(bytearray(self._store.size(key)))
         if (got := self._store.read_into(key, data)) != len(data):
             raise changed(self._store, key, got, len(data))

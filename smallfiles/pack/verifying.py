@@ -21,8 +21,7 @@ import pyarrow as pa
 from smallfiles import digests, formats
 from smallfiles.arrays import from_numpy
 from smallfiles.digests import ContentDigest, sidecar
-from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few, no_samples
-from smallfiles.faults import summary_of
+from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few, no_samples, summary_of
 from smallfiles.fields import META, TARGETS, further_fields, further_files
 from smallfiles.formats import added
 from smallfiles.formats.files import MANIFEST, manifest_of

@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NoReturn
 
-from smallfiles import liveness, machine
+from smallfiles import machine, processes
 from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.machine.nodelocal import memory_headroom_bytes
 from smallfiles.measure.counting import CALLS, Requests, counts_so_far, requests_since
@@ -332,7 +332,7 @@ def seen(found: dict[str, Any]) -> Iterator[str]:
 def _family(pid: int) -> dict[int, dict[str, float]]:
     """Processor seconds and reads of a process and all below it, where they may be read."""
     stats = {
-        each: read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in liveness.processes()
+        each: read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in processes.processes()
     }
     found = more = {pid} & stats.keys()
     while more:

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from smallfiles import signals
+from smallfiles import processes
 from smallfiles.errors import UsageError, first_few
 from smallfiles.loading.batches import BatchMaker, Fault, found_at
 from smallfiles.loading.dataset import LoadedBatch, name_of_data, to_tensors
@@ -208,7 +208,7 @@ class OwnFiller:
         self.filler, self._pid = filler, os.getpid()
         self._thread = threading.Thread(target=self._run, name="ring filler", daemon=True)
         self._thread.start()
-        signals.add(self.end)
+        processes.add_cleanup(self.end)
 
     def _run(self) -> None:
         try:
@@ -220,7 +220,7 @@ class OwnFiller:
         """Stop it and wait until it has removed everything."""
         if os.getpid() != self._pid:
             return  # in a forked child
-        signals.remove(self.end)
+        processes.remove_cleanup(self.end)
         self.filler.stop()
         if threading.current_thread() is not self._thread:  # it may run this as it collects garbage
             self._thread.join()

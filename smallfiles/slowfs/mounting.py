@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smallfiles.errors import ResourceError
-from smallfiles.liveness import end, own_environment
+from smallfiles.processes import end, own_environment
 from smallfiles.slowfs import points
 from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, SlowConfig, sleep_until
 from smallfiles.slowfs.server import READY, MountRequest

@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 from pysquashfs.text import like_this
 from smallfiles.errors import SmallfilesError
-from smallfiles.signals import SIGNALS
+from smallfiles.processes import SIGNALS
 from smallfiles.slowfs.delays import COUNTS_BYTES, Delays, SlowConfig
 from smallfiles.slowfs.points import mount, unmount
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import xxhash
 from PIL import Image
 
-from smallfiles import kinds
+from smallfiles import contents
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split
 from smallfiles.images.decoding import PILLOW_RAISES
@@ -361,7 +361,7 @@ def _scan(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.
 
 
 def _suffix(items: _Items, number: int, data: bytes) -> str:
-    if kind := kinds.kind_of(data, (*kinds.PICTURES, "NumPy")):
+    if kind := contents.kind_of(data, (*contents.PICTURES, "NumPy")):
         return kind.lower().replace("numpy", "npy")
     raise items.bad(number, f"has bytes that are no image (they begin with {data[:8]!r})")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smallfiles import formats
+from smallfiles.contents import refuse_pointer
 from smallfiles.digests import refuse_sidecar
 from smallfiles.errors import FormatError, SourceError, like, raised_as
 from smallfiles.folders import SourceOptions
@@ -23,7 +24,6 @@ from smallfiles.formats.files import MANIFEST
 from smallfiles.formats.squashfs import tree_of
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
-from smallfiles.kinds import refuse_pointer
 from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.samples import ByteStore

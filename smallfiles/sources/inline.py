@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles import kinds
+from smallfiles import contents
 from smallfiles.arrays import as_mask, column, from_numpy, joined, one_chunk, scalar, suffixes_of
 from smallfiles.digests import name_hashes
 from smallfiles.errors import SourceError, first_few
@@ -48,7 +48,7 @@ from smallfiles.storage import answered
 
 _SUFFIXES = (".parquet", ".arrow")
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
-_SUFFIX_OF = {kind: f".{kind.lower()}" for kind in (*kinds.PICTURES, "WAV", "FLAC", "Ogg")} | {
+_SUFFIX_OF = {kind: f".{kind.lower()}" for kind in (*contents.PICTURES, "WAV", "FLAC", "Ogg")} | {
     "NumPy": ".npy"
 }
 _HEAD_BYTES = 12
@@ -186,7 +186,7 @@ class _Inside:
 def _suffix(head: bytes) -> str | None:
     if head.startswith(b"ID3"):
         return ".mp3"
-    return _SUFFIX_OF.get(kinds.kind_of(head, tuple(_SUFFIX_OF)) or "")
+    return _SUFFIX_OF.get(contents.kind_of(head, tuple(_SUFFIX_OF)) or "")
 
 
 def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from smallfiles import formats
 from smallfiles.arrays import joined, scalar, suffixes_of
 from smallfiles.digests import added_fields
-from smallfiles.errors import SourceError, UsageError, refuse_shortage
-from smallfiles.faults import summary_of
+from smallfiles.errors import SourceError, UsageError, refuse_shortage, summary_of
 from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance

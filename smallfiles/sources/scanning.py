@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 from pysquashfs.text import foreign_encoding
 from smallfiles import links
 from smallfiles.arrays import column, one_chunk
-from smallfiles.errors import SourceError, first_few, refuse_foreign_locale, refuse_shortage
-from smallfiles.faults import is_utf8
+from smallfiles.errors import SourceError, first_few, is_utf8, refuse_foreign_locale, refuse_shortage
 from smallfiles.folders import SourceOptions, by_suffix, canonical_split, in_words, is_hidden, is_ignored
 from smallfiles.progress import plural
 from smallfiles.storage import ReadingPool, answered, remember

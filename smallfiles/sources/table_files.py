@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import from_numpy, give_back_memory, scalar, to_numpy
+from smallfiles.contents import refuse_pointer
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.formats.bytefile import arrow_file
-from smallfiles.kinds import refuse_pointer
 from smallfiles.progress import bytes_text, plural
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".arrow")

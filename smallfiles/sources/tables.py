@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, folders_of, from_numpy, joined, one_chunk, scalar
-from smallfiles.errors import SourceError, first_few
-from smallfiles.faults import summary_of
+from smallfiles.errors import SourceError, first_few, summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import path_column

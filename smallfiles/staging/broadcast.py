@@ -36,9 +36,9 @@ from typing import Any
 from pysquashfs.text import like_this
 from smallfiles import locks
 from smallfiles.errors import ResourceError, SmallfilesError, writing
-from smallfiles.liveness import this_job
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.machine.ranks import ranks
+from smallfiles.processes import this_job
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig, Staged

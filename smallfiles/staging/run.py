@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from smallfiles import locks, machine, signals, storage
+from smallfiles import locks, machine, processes, storage
 from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import ResourceError, UsageError
-from smallfiles.liveness import Owner, names_of_this_job, this_job
 from smallfiles.locks import check, existing_folder, folder_name, private_folder
 from smallfiles.machine import nodelocal
 from smallfiles.machine.nodelocal import NodeLocal
+from smallfiles.processes import Owner, names_of_this_job, this_job
 from smallfiles.progress import progress
 from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig, Staged
@@ -289,14 +289,14 @@ def _register(descriptor: int, release: Callable[[], object], *, inherited: bool
         os.register_at_fork(after_in_child=_in_child)
         _ready = True
     _locks[descriptor] = (os.getpid(), inherited, release)
-    signals.add(release_all)
+    processes.add_cleanup(release_all)
 
 
 def _unregister(descriptor: int) -> bool:
     """Remove an entry; whether it was there (False in a forked child, which owns nothing)."""
     found = _locks.pop(descriptor, None)
     if not _locks:
-        signals.remove(release_all)
+        processes.remove_cleanup(release_all)
     return found is not None and found[0] == os.getpid()
 
 

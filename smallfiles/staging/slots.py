@@ -29,7 +29,7 @@ from typing import Any
 from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.errors import writing
-from smallfiles.liveness import Owner, this_process
+from smallfiles.processes import Owner, this_process
 
 LOCK_SUFFIX = ".lock"
 TRIES, _PAUSE_S = 10, 0.01

@@ -124,7 +124,7 @@ def train(
         data: The training samples; or the share of each of several sets in every epoch.
         val: Other samples, to measure on.
         config: The settings.
-        asked_to_stop: Checked before each step; see `signals.listening`. Once it is not empty, a checkpoint
+        asked_to_stop: Checked before each step; see `processes.listening`. Once it is not empty, a checkpoint
             is written and training ends.
 
     Returns:

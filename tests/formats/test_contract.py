@@ -34,8 +34,8 @@ from smallfiles.errors import (
     UsageError,
 )
 from smallfiles.fields import as_text, further_files, value_table
+from smallfiles.folders import key_problem
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.keys import key_problem
 from smallfiles.measure.workers import peak_memory
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.samples import BlobField, Reader, Sample, Schema

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from smallfiles import cli, formats, sources
 from smallfiles.errors import DamagedFileError, FormatError, ResourceError, SourceError, UsageError
+from smallfiles.folders import key_problem
 from smallfiles.formats import tar
 from smallfiles.formats.tar import archive, headers, index
-from smallfiles.keys import key_problem
 from smallfiles.manifest import Manifest
 from smallfiles.measure.workers import peak_memory
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallfiles.errors import ManifestError
-from smallfiles.keys import key_problem
+from smallfiles.folders import key_problem
 from smallfiles.manifest import Manifest
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "data_manifests"

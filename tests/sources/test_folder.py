@@ -14,9 +14,8 @@ from programs import bound_by_modes
 from source_sets import plant, refused, rows
 
 from smallfiles import sources
-from smallfiles.errors import SourceError
+from smallfiles.errors import SourceError, printable
 from smallfiles.folders import canonical_split, is_hidden
-from smallfiles.keys import printable
 from smallfiles.sources import imagenet
 from smallfiles.sources.scanning import Look
 from smallfiles.sources.stores import FolderStore

@@ -15,7 +15,7 @@ import pytest
 from programs import wait_for
 from staging_tools import forked, listed, names
 
-from smallfiles import digests, liveness, locks, staging
+from smallfiles import digests, locks, processes, staging
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
 from smallfiles.staging import broadcast
@@ -88,8 +88,8 @@ def test_a_session_lives_as_long_as_any_of_its_processes(source, node):
 
 @pytest.mark.parametrize("leader", [os.getpid, lambda: 0])  # itself, or one of another PID namespace
 def test_what_a_command_without_a_leader_of_its_session_stages_belongs_to_its_parent(leader, monkeypatch):
-    monkeypatch.setattr(liveness.os, "getsid", lambda pid: leader())
-    owner = liveness.this_job()
+    monkeypatch.setattr(processes.os, "getsid", lambda pid: leader())
+    owner = processes.this_job()
     assert (owner.text, owner.is_alive()) == (f"process {os.getppid()}", True)
 
 
@@ -133,7 +133,7 @@ def test_two_jobs_of_one_user_share_a_copy_and_each_gives_back_its_own(source, n
 
 @pytest.mark.parametrize(("kind", "released"), [("job", True), ("session", False)])
 def test_a_job_releases_its_lease_from_a_container_too_and_a_session_only_its_own(kind, released, tmp_path):
-    slot, me = Slot(tmp_path, "key"), liveness.this_process()
+    slot, me = Slot(tmp_path, "key"), processes.this_process()
     slot.begin()
     slot.acquire(replace(me, kind=kind, name="SLURM_JOB_ID=1" if kind == "job" else "1"))
     slot.release(replace(me, kind=kind, name="SLURM_JOB_ID=1" if kind == "job" else "1", world="pid:[1]"))
@@ -159,24 +159,24 @@ def test_the_scheduler_is_asked_about_a_job_without_processes_here(script, alive
     fake_squeue(tmp_path / "bin", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77123")
-    owner = liveness.this_job()
+    owner = processes.this_job()
     monkeypatch.delenv("SLURM_JOB_ID")
     assert owner.is_alive() is (alive is not False)  # in doubt it lives
-    old = liveness.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * liveness.GRACE_S})
+    old = processes.Owner(**{**vars(owner), "since_s": owner.since_s - 2 * processes.GRACE_S})
     assert old.is_alive() is bool(alive)
-    assert not liveness.Owner(**{**vars(owner), "boot": "another"}).is_alive()
+    assert not processes.Owner(**{**vars(owner), "boot": "another"}).is_alive()
 
 
 def test_a_process_is_known_by_its_start_time_too(monkeypatch, tmp_path):
-    me = liveness.this_process()
+    me = processes.this_process()
     assert me.is_alive() and str(os.getpid()) in me.text
-    assert not liveness.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
-    assert liveness.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
+    assert not processes.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
+    assert processes.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
     ended = forked(lambda: 0)
     assert ended.wait() == 0
-    assert liveness.start_time(ended.pid) == 0
-    monkeypatch.setattr(liveness, "_PROC", tmp_path / "none")  # as on macOS
-    assert liveness.start_time(ended.pid) == 0 < liveness.start_time(os.getpid())
+    assert processes.start_time(ended.pid) == 0
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "none")  # as on macOS
+    assert processes.start_time(ended.pid) == 0 < processes.start_time(os.getpid())
 
 
 def test_unstage_as_json_and_a_wrong_path(source, node, command):

@@ -15,7 +15,7 @@ import pytest
 from programs import wait_for
 from staging_tools import MIB, ROOMY, forked, listed, names, packed, slowly
 
-from smallfiles import liveness, locks, machine, progress, staging
+from smallfiles import locks, machine, processes, progress, staging
 from smallfiles.digests import hash_block
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.machine import nodelocal
@@ -200,13 +200,13 @@ def test_what_a_killed_job_left_is_listed_and_removed_by_the_next(source, node, 
         assert [found.path for found in listed(node)] == [copy.path]
 
 
-@pytest.mark.parametrize("boot", [liveness.boot(), "another boot"])
+@pytest.mark.parametrize("boot", [processes.boot(), "another boot"])
 def test_a_finished_leftover_of_the_same_content_is_used_unless_the_machine_was_restarted(
     boot, source, node, monkeypatch
 ):
     killed_while_using(source, node)
-    now = liveness.boot()
-    monkeypatch.setattr(liveness, "boot", lambda: boot)
+    now = processes.boot()
+    monkeypatch.setattr(processes, "boot", lambda: boot)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.reused == (boot == now)
 
@@ -217,8 +217,8 @@ def test_what_another_machine_staged_on_shared_storage_is_left_alone(source, nod
         seen = module.filesystem
         monkeypatch.setattr(module, "filesystem", lambda path, seen=seen: replace(seen(path), shared=True))
     with monkeypatch.context() as there:
-        there.setattr(liveness, "boot", lambda: "another boot")
-        there.setattr(liveness.socket, "gethostname", lambda: "other-node")
+        there.setattr(processes, "boot", lambda: "another boot")
+        there.setattr(processes.socket, "gethostname", lambda: "other-node")
         theirs = staging.stage_for_job(source, node, config=ROOMY).path
     with staging.staged(source, node, config=ROOMY) as ours:
         assert not ours.reused and ours.path != theirs

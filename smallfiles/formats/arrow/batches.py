@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, integers, one_chunk, scalar
-from smallfiles.errors import FormatError
-from smallfiles.faults import summary_of
+from smallfiles.errors import FormatError, summary_of
 from smallfiles.fields import TARGETS, stored_type, value_column
 from smallfiles.formats import SAVED, embedded, provenance
 from smallfiles.formats.arrow.foreign import Cuts, blocks, find_columns, row_counts, stream_blocks

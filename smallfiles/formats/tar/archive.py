@@ -25,7 +25,7 @@ from pysquashfs.names import Names as SortedNames
 from smallfiles.arrays import as_mask, column, from_numpy
 from smallfiles.digests import byte_order
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
-from smallfiles.folders import SERVICE_FOLDERS
+from smallfiles.folders import SERVICE_FOLDERS, key_problem
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, damaged, refuse_bomb
 from smallfiles.formats.tar.headers import (
@@ -40,7 +40,6 @@ from smallfiles.formats.tar.headers import (
     refuse_incomplete,
 )
 from smallfiles.formats.tar.streams import ForwardFile, cannot_seek, compression_of
-from smallfiles.keys import key_problem
 from smallfiles.links import follow, refuse_lost_folders
 from smallfiles.progress import plural
 from smallfiles.storage import ReadingPool

@@ -73,7 +73,7 @@ def split_key(key: str, shared_stems: Container[str] = ()) -> tuple[str, str]:
     """Stem and suffix under which a sample's members are stored.
 
     Args:
-        key: A valid key (see `smallfiles.keys`).
+        key: A valid key (see `smallfiles.folders`).
         shared_stems: Stems that several keys of the set have.
 
     Returns:

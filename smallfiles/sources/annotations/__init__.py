@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import file_names_of, folders_of, stems_of
-from smallfiles.errors import SourceError, first_few
-from smallfiles.faults import summary_of
+from smallfiles.errors import SourceError, first_few, summary_of
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest.listing import Files
 from smallfiles.sources import declarations

@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, folders_of, joined, scalar, strings
-from smallfiles.errors import SourceError, first_few
-from smallfiles.faults import short, summary_of
+from smallfiles.errors import SourceError, first_few, short, summary_of
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.manifest.columns import by_row
 from smallfiles.progress import plural

@@ -1,12 +1,18 @@
-"""Whether an owner of staged copies still runs: a process, a session of processes, or a job.
+"""Processes: clean up before a signal ends this one, and find out whether an owner still runs.
 
-A process is identified by its number, its start time and the boot of the machine, since numbers are
-reused. A command of a job script ends before its job does, so its copy belongs to the job: the owner
-runs as long as any process has the job's number in its environment. Without a scheduler (a script under
-nohup) the owner is the session of the shell.
+SIGTERM, which a scheduler sends at the time limit, ends Python at once: no `finally`, no `atexit`. A staged
+copy and a ring of batches would stay behind in the memory of the node.
 
-The trap: between two steps a job may have no process on a node, so the scheduler is asked. Notebook 07
-teaches it.
+The owner of such a copy is a process, a session of processes, or a job. A process is identified by its
+number, its start time and the boot of the machine, since numbers are reused. A command of a job script ends
+before its job does, so its copy belongs to the job: the owner runs as long as any process has the job's
+number in its environment. Without a scheduler (a script under nohup) the owner is the session of the shell.
+
+The traps: if two modules each set a handler, the second finds that of the first and does not clean up. So
+there is one, which is set only where the program handles the signal in no other way. Importing PyTorch takes
+seconds, on a busy file system minutes, in which a signal kills a training without a handler: so this module
+imports only the standard library. And between two steps a job may have no process on a node, so the scheduler
+is asked. Notebooks 07 and 10 teach it.
 
 Format: proc(5), /proc/pid/stat fields 6 (session) and 22 (start time).
 """
@@ -14,13 +20,117 @@ Format: proc(5), /proc/pid/stat fields 6 (session) and 22 (start time).
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import signal
 import socket
 import subprocess
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+STOPPERS = (signal.SIGUSR1, signal.SIGTERM)
+"""Signals that stop a training between two steps: Slurm sends them before a time limit."""
+
+_cleanups: list[Callable[[], object]] = []
+
+
+def add_cleanup(cleanup: Callable[[], object]) -> None:
+    """Have `cleanup` called before a signal ends this process; adding it twice changes nothing.
+
+    Args:
+        cleanup: Must not wait for long. A forked child inherits it: it must know whose it is.
+    """
+    if cleanup not in _cleanups:
+        _cleanups.append(cleanup)
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python sets handlers in the main thread only
+    for number in SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def remove_cleanup(cleanup: Callable[[], object]) -> None:
+    """Remove a clean-up; after the last one the handlers of before are restored."""
+    with suppress(ValueError):
+        _cleanups.remove(cleanup)
+    if _cleanups or threading.current_thread() is not threading.main_thread():
+        return
+    for number in SIGNALS:
+        if signal.getsignal(number) is _end:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for cleanup in tuple(_cleanups):
+        with suppress(Exception):  # a failure must not prevent the others
+            cleanup()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, as a program ended that it stands for, without a dump of its memory."""
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        os.kill(os.getpid(), number)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def listening(
+    numbers: Iterable[signal.Signals] = STOPPERS, then: Callable[[], object] = lambda: None
+) -> Iterator[list[int]]:
+    """Collect the signals that arrive during the block; afterwards the former handlers are restored.
+
+    Args:
+        numbers: Those that are listened for.
+        then: Called whenever one came.
+    """
+    came: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        then()
+
+    for number in numbers:
+        with suppress(ValueError):  # not in the main thread: a notebook's
+            before[number] = signal.signal(number, hear)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def before_interrupts() -> Iterator[None]:
+    """Finish the block, which tidies up, before Control-C is heard; blocked, it would reach other threads."""
+    with listening((signal.SIGINT,)) as came:
+        yield
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Block the signals that end a program until the end of the block, unless it waits for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
 GRACE_S = 900.0

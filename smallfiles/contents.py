@@ -1,4 +1,4 @@
-"""Compare the first bytes of a file with what its suffix says.
+"""Compare the bytes of a file with what its suffix says, and view those of an array.
 
 A clone without git-lfs, a download that needed a login and a wrong `mv` all leave files of the right names
 with the wrong contents. Packing reads the bytes anyway, so looking at the first few costs nothing.
@@ -6,13 +6,27 @@ with the wrong contents. Packing reads the bytes anyway, so looking at the first
 The trap: a wrong alarm. Texts have no signature, and many formats have several: an mp3 may begin with tags or
 with zeros, a wav with RF64, and HDF5 behind a user block. A suffix without an entry here is not checked.
 
-Sources: the specifications of the formats; `file` (magic). Notebook 03 packs a broken file.
+`array_view` reads arrays of NumPy in files that a stranger may have written. `numpy.load` believes the
+header: brackets in brackets end its parser, a shape of terabytes asks for the memory, and pickled objects
+would run code. Here the header is compared with the bytes that follow before anything is reserved.
+
+Sources: the specifications of the formats; `file` (magic); numpy.lib.format, versions 1.0 and 2.0 (3.0 is for
+records whose fields have names beyond Latin-1). Notebook 03 packs a broken file, and notebook 13 packs
+arrays.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import re
 from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
 
 from smallfiles.errors import SourceError
 from smallfiles.samples import Buffer
@@ -163,3 +177,39 @@ def alike(name: str, data: Buffer) -> str | None:
     """
     own = expected(name)
     return kind_of(data, tuple(kind for kinds in _ALIKE if own[0] in kinds for kind in kinds))
+
+
+NPY_SUFFIX = ".npy"
+_MOST_HEADER = 12 + 10_000
+"""Bytes; NumPy reads no longer header."""
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def array_view(data: Buffer) -> npt.NDArray[Any]:
+    """The array in the bytes of a `.npy` file, which are not copied.
+
+    Args:
+        data: The whole file.
+
+    Returns:
+        The array; read-only if the bytes are.
+
+    Raises:
+        ValueError: It is no such file, is cut off or goes on behind the array, or holds pickled objects.
+    """
+    file = io.BytesIO(data[:_MOST_HEADER])
+    version = npy.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version[0]}.{version[1]} of the format, where 1.0 and 2.0 can be read")
+    try:
+        shape, by_columns, dtype = _HEADERS[version](file)
+    except (SyntaxError, TokenError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"its header makes no sense: {type(error).__name__}") from error
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError(f"{dtype} elements: pickled objects could run code, and others have bytes")
+    count, start = math.prod(shape), file.tell()
+    if min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - start:
+        raise ValueError(
+            f"{dtype} {list(shape)} takes {count * dtype.itemsize:,} bytes, and {len(data) - start:,} follow"
+        )
+    return np.ndarray(shape, dtype, data, start, order="F" if by_columns else "C")
