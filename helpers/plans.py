@@ -75,6 +75,23 @@ PLANS: dict[str, Plan] = {
     "ex14": Plan("Exercise 14", minutes=40, seconds=5, wants=("segmentation",), small=200),
 }
 
+TIMED = {
+    "01": "sections 2, 3 and 4",
+    "02": "sections 2 and 5",
+    "03": "section 3",
+    "04": "sections 2 and 3",
+    "05": "section 3",
+    "06": "sections 1, 2, 3 and 5",
+    "07": "sections 2, 3 and 4",
+    "08": "sections 1, 3 and 5",
+    "09": "sections 1, 2 and 4",
+    "10": "section 5",
+    "11": "sections 1 and 5",
+    "13": "section 5",
+    "14": "section 4",
+}
+"""The sections of each notebook that show real times, which other programs spoil."""
+
 
 def plan_of(notebook: str) -> Plan:
     """The plan of a notebook.

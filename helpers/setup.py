@@ -6,12 +6,13 @@ The trap: a path typed into a notebook works on one machine. Cells take every pa
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import cache
-from helpers.plans import Plan, count_of, plan_of
+from helpers.plans import TIMED, Plan, count_of, plan_of
 from smallfiles.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from smallfiles.sources import Source
 
 SAMPLING_SEED = 20_130_124
+LEAST_IDLE_CPUS = 0.5
+"""Other programs spoil a timing if fewer CPUs are idle."""
+
 _OF_FIELDS = {"segmentation", "table"}
 """Layouts that no other data stand for; the notebook about them has a cell for the participant's own."""
 
@@ -60,7 +64,7 @@ class Setup:
         cpus: CPUs that this kernel may use.
         memory_bytes: Memory that it and its siblings may use.
         filesystem: File system of `scratch`.
-        load: Processes that used or wanted a CPU in the minute before, on average.
+        is_busy: Whether other programs use the CPUs, so that times scatter.
     """
 
     notebook: str
@@ -71,17 +75,12 @@ class Setup:
     cpus: int
     memory_bytes: int
     filesystem: FileSystem = field(repr=False)
-    load: float = 0.0
+    is_busy: bool = False
 
     @property
     def shared(self) -> bool:
         """Whether data and scratch lie on a file system that others use too."""
         return self.filesystem.shared
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether other programs want all CPUs, so that timings scatter."""
-        return self.load > self.cpus
 
     def path(self, layout: str | None = None) -> Path:
         """The folder of a data set; without a layout that of the main one."""
@@ -154,10 +153,11 @@ class Setup:
         )
 
     def _busy_summary(self) -> str:
-        cpus = f"{self.cpus} CPU{'s' * (self.cpus > 1)}"
+        times = f"the times in {TIMED[self.notebook]}" if self.notebook in TIMED else "times"
         return (
-            f"**Busy machine**: a load of {self.load:.1f} on {cpus}. All counts below stay right, but times "
-            "scatter, and *my numbers* keep none. For times, run this cell again when the machine is calm."
+            f"**Busy machine**: other programs use its CPUs. All counts below stay right, but {times} "
+            "scatter, and *my numbers* keep none of them. For times, run this cell again when the machine "
+            "is calm."
         )
 
 
@@ -165,7 +165,7 @@ def set_up(notebook: str, size: str | int | None) -> Setup:
     """The result of `start`, after the kernel has been checked."""
     from smallfiles import machine
 
-    load = os.getloadavg()[0]
+    is_busy = machine_is_busy()
     plan = plan_of(notebook)
     count = count_of(plan, size)
     folder = cache.cache_folder()
@@ -179,8 +179,28 @@ def set_up(notebook: str, size: str | int | None) -> Setup:
         cpus=machine.usable_cpus(),
         memory_bytes=machine.memory_limit_bytes(),
         filesystem=machine.filesystem(scratch),
-        load=load,
+        is_busy=is_busy,
     )
+
+
+def machine_is_busy(seconds: float = 0.3) -> bool:
+    """Look for a moment, in which this process sleeps, whether others use the CPUs that it may use.
+
+    The load average would not do: it counts all CPUs of a node, and what this notebook ran a minute ago.
+    """
+    before, began = _idle_s(), time.monotonic()
+    time.sleep(seconds)
+    return (_idle_s() - before) / (time.monotonic() - began) < LEAST_IDLE_CPUS
+
+
+def _idle_s() -> float:
+    """Return the seconds that the CPUs of this process were idle since the start of the machine."""
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    idle = {words[0]: int(words[4]) + int(words[5]) for words in lines if words[0].startswith("cpu")}
+    names = [f"cpu{number}" for number in os.sched_getaffinity(0)]
+    if not idle.keys() >= {*names}:  # a container with numbers of its own
+        return time.monotonic()  # as if one CPU were always idle
+    return sum(map(idle.__getitem__, names)) / os.sysconf("SC_CLK_TCK")
 
 
 def _data(plan: Plan, count: int, folder: Path) -> dict[str, DataSet]:

@@ -76,7 +76,7 @@ def keep_times(keep: bool) -> None:
 def note(notebook: str, **values: Value) -> None:
     """Note what a notebook measured, and show it in one line; a later run replaces it.
 
-    On a busy machine only counts are noted (see `keep_times`).
+    On a busy machine only counts are noted (see `keep_times`), also if it became busy after `start`.
 
     Args:
         notebook: Its number, such as "01".
@@ -86,11 +86,13 @@ def note(notebook: str, **values: Value) -> None:
         UsageError: A name is unknown, or a value is neither a number nor a word.
         ResourceError: The worksheet cannot be written.
     """
+    from helpers.setup import machine_is_busy
     from smallfiles import atomic, machine
 
     noted = {name: _checked(notebook, name, value) for name, value in values.items()}
-    if not _keeps_times:
-        for name in [name for name in noted if not NUMBERS[notebook][name].is_count]:
+    timed = [name for name in noted if not NUMBERS[notebook][name].is_count]
+    if timed and not (_keeps_times and not machine_is_busy()):
+        for name in timed:
             text = f"{NUMBERS[notebook][name].meaning}: {_text(notebook, name, noted.pop(name))}"
             show.say(f"Not kept in my numbers, because this machine is busy: {text}.")
     if not noted:

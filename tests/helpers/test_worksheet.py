@@ -7,13 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import cache, start, worksheet
+from helpers import cache, setup, start, worksheet
+from helpers.plans import TIMED
 from smallfiles.errors import ResourceError, UsageError
+
+MACHINE_IS_BUSY = setup.machine_is_busy
 
 
 @pytest.fixture(autouse=True)
 def course_folder(tmp_path, monkeypatch):
-    """A cache of its own."""
+    """A cache of its own, and a calm machine."""
+    monkeypatch.setattr(setup, "machine_is_busy", lambda: False)
+    monkeypatch.setattr(worksheet, "_keeps_times", True)  # put back at the end
     monkeypatch.delenv("COURSE_DATA", raising=False)
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -79,17 +84,44 @@ def test_what_can_be_measured_in_seconds_is_and_the_rest_names_its_notebook(caps
     assert re.search(r"Still missing: .*10 ranks_fed.*Run these notebooks", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("load", "kept"), [(1.0, ["latency_ms"]), (1.1, [])])
-def test_a_busy_machine_notes_counts_but_no_times(monkeypatch, capsys, load, kept):
-    monkeypatch.setattr(worksheet, "_keeps_times", True)  # put back at the end
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 1)
-    start("00")
+@pytest.mark.parametrize(
+    ("at_start", "later", "kept"),
+    [(False, False, ["latency_ms"]), (True, False, []), (False, True, [])],
+    ids=["calm", "busy at the start", "busy later"],
+)
+def test_a_busy_machine_notes_counts_but_no_times(monkeypatch, capsys, at_start, later, kept):
+    monkeypatch.setattr(setup, "machine_is_busy", lambda: at_start)
+    start("05", 400)
+    monkeypatch.setattr(setup, "machine_is_busy", lambda: later)
     worksheet.note("01", latency_ms=7.5)
     worksheet.note("02", inodes=411)
     sheet = json.loads((cache.cache_folder() / "my_numbers.json").read_text())
     assert (list(sheet.get("01", {})), list(sheet["02"])) == (kept, ["inodes"])
-    assert ("Busy machine: a load of 1.1 on 1 CPU" in capsys.readouterr().out) == (not kept)
+    out = capsys.readouterr().out
+    assert ("Busy machine: other programs" in out) == at_start
+    assert (f"the times in {TIMED['05']} scatter" in out) == at_start
+    assert ("Not kept in my numbers" in out) == (not kept)
+
+
+@pytest.mark.parametrize(("idle", "busy"), [(0.49, True), (0.51, False), (2.0, False)])
+def test_a_machine_is_busy_if_less_than_half_a_cpu_is_idle(monkeypatch, tmp_path, idle, busy):
+    seconds = iter((100.0, 100.0 + 10 * idle))
+    monkeypatch.setattr(setup, "_idle_s", lambda: next(seconds))
+    monkeypatch.setattr(setup.time, "monotonic", iter((50.0, 60.0)).__next__)
+    assert MACHINE_IS_BUSY(0) == busy
+
+
+def test_the_idle_seconds_are_those_of_the_cpus_that_this_process_may_use(monkeypatch):
+    def asked(text, cpus):
+        monkeypatch.setattr(Path, "read_text", lambda self: text)
+        monkeypatch.setattr(setup.os, "sched_getaffinity", lambda pid: cpus)
+        return setup._idle_s() * setup.os.sysconf("SC_CLK_TCK")
+
+    text = "cpu  9 9 9 900 9\ncpu0 1 1 1 100 20 5\ncpu1 1 1 1 200 40 5\ncpu7 1 1 1 400 80 5\nintr 5 6 7 8 9\n"
+    assert asked(text, {0, 7}) == 600
+    assert asked(text, {0}) == 120
+    monkeypatch.setattr(setup.time, "monotonic", lambda: 3.0)
+    assert asked(text, {0, 5}) == 3.0 * setup.os.sysconf("SC_CLK_TCK")  # no such line: as if one were idle
 
 
 def test_a_shared_folder_of_data_does_not_mix_the_numbers_of_two_participants(

@@ -8,7 +8,7 @@ import pytest
 from courses import BY_FOLDER, assert_clean, each, kept
 from running import execute
 
-from helpers.plans import PLANS
+from helpers.plans import PLANS, TIMED
 from smallfiles.cli import build_parser
 
 KEYS_OF_ITS_STORE = "print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))"
@@ -59,6 +59,13 @@ def test_every_exercise_has_its_solution_and_every_notebook_its_plan():
             f"**Minutes** {PLANS[path.name[:2]].minutes} "
             in nbformat.read(path, as_version=4).cells[0].source
         )
+
+
+@each("notebooks")
+def test_each_section_of_which_a_busy_machine_spoils_the_times_is_there(path):
+    headings = "\n".join(cell.source.split("\n")[0] for cell in nbformat.read(path, as_version=4).cells)
+    numbers = re.findall(r"\d", TIMED.get(path.name[:2], ""))
+    assert [n for n in numbers if not re.search(rf"^## {n} · ", headings, re.M)] == []
 
 
 class TestFailuresInARealKernel:
