@@ -287,9 +287,9 @@ show.say(f"Lines that need attention: {len(odd)} of {len(findings)}.")
 #
 # A Python package is a tree of small files, too, and an `import` opens many of them.
 #
-# We start a fresh Python with an *audit hook*, which is a function that Python calls whenever it opens a file. The hook does
-# not see shared libraries (`.so`), because the dynamic loader of Linux opens them. So we add the files in
-# `/proc/self/maps`, which a process has mapped into its memory.
+# We start a fresh Python with an *audit hook*. Python calls this function at certain events, for example whenever it opens a
+# file. The hook does not see shared libraries (`.so`), because the dynamic loader of Linux opens them. So we add the files
+# in `/proc/self/maps`, which a process has mapped into its memory.
 
 # %%
 import subprocess

@@ -307,7 +307,7 @@ print(f"random order: {pairs_that_meet_again(*ideal):.1g} %")
 # ## 3 · Choose the size of a shard
 #
 # *Optional, 8 minutes.* Each shard must be opened, which takes two requests of 2 ms, as in notebook 01. We count the opens
-# of one epoch with an audit hook, which is a function that Python calls whenever it opens a file.
+# of one epoch with an audit hook, which Python calls at events such as opening a file.
 #
 # It takes 4 ms to open a shard, and 1 ms to read an image of 100 kB. With how many images per shard does the
 # loader spend half of its time on opens?

@@ -5,7 +5,7 @@
 # synthetic images
 #
 # Which format is best for you depends on your storage and on the number of nodes that read from it. It hardly depends
-# on how fast a format is to read. This notebook shows why, and ends with a recommendation for your site.
+# on how fast a format is to read. This notebook shows why, and recommends a format for your site.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -142,13 +142,12 @@ figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from m
 # training. Zarr is the exception. It is made for long slices of large arrays.
 #
 # So this figure is not a reason to choose a format. It leaves out why small files are slow: on a parallel file system,
-# opening a file is a request to a server, even if the node has cached the bytes of the file.
+# opening a file is a request to a server, even if its bytes are cached.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# Counts do not depend on the load of this machine. An *audit hook* is a
-# function that Python calls whenever it opens a file.
+# An *audit hook* is a function that Python calls at events such as opening a file.
 
 # %%
 opened = []
@@ -491,12 +490,13 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 # | NVMe in the node | once the files are there | filling it: pack the files for the copy |
 # | object store | if objects are large | tens of ms per request |
 #
-# Your quota must allow the files, too, and each copy or check visits every file.
+# Each copy visits every file, too.
 #
-# `advise` says *leave the files as they are* only under three conditions:
+# `advise` says *leave the files as they are* only if all of this is true:
 #
-# - It has read the files cold (not from the page cache).
-# - It knows what shared servers can do (`--metadata-ops`).
+# - Your quota of files is not nearly used up.
+# - It has read the files cold (not from the page cache), or from a disk in the node.
+# - It knows what shared servers can do (`--metadata-ops`), or you use one node.
 # - It forecasts that packing saves less than 5 %.
 #
 # The folded cell asks it about ImageNet:

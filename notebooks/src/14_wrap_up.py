@@ -315,8 +315,8 @@ checked = verify(packed)
 print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
 
 # %% [markdown]
-# Now we copy the file to `/dev/shm`, which is memory. Linux counts how many bytes a process gets from disks, in the file
-# `/proc/self/io`. So we can count what a copy saves.
+# Now we copy the file to the node. If your site names no local disk, this means `/dev/shm`, which is memory. Linux counts how
+# many bytes a process gets from disks, in the file `/proc/self/io`. So we can count what a copy saves.
 #
 # The packed file was just read. How many bytes does an epoch read from the disk without the copy, and how
 # many with it?
@@ -387,36 +387,56 @@ for field, value in batch.items():
 # `train` of the toolbox does the same. Without workers, the training itself makes every batch, so it waits for each of
 # them.
 #
+# The clocks measure time, which other programs change. Processor time hardly changes. So we also count how much processor
+# time the training needs, and how much of it making the batches needs.
+#
 # > **Predict.** How many percent of its time does this training wait without workers?
 
 # %%
 guess = None  # your guess, percent: for example 50
 
 # %%
+import time
+
 import torch
 
 from smallfiles.training import TrainConfig, train
 
 torch.set_num_threads(1)  # one CPU trains, so that the other one can load
-waits = {}
-for workers in (0, 2):
+waits, cpu_s = {}, {}
+for workers in (2, 0):  # the first training is not counted, because it also imports what it needs
     loader = LoaderConfig(batch=4, workers=workers, mode="main" if workers == 0 else "threads")
+    began = time.process_time()
     done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
+    cpu_s[workers] = time.process_time() - began
     waits[f"{workers} workers"] = [round(100 * epoch.waiting_share, 1) for epoch in done.epochs]
 
+# %%
+small_view = RandomResizedCrop(64)
+batches = make_loader(packed, loader, fields={"image": Image(small_view), "mask": Mask(small_view)})
+began = time.process_time()
+for epoch in range(3):
+    for batch in batches:  # without training
+        pass
+expected = 100 * (time.process_time() - began) / cpu_s[0]
+print(f"Making the batches needs {expected:.0f} % of the processor time.")
+
 # %% [markdown]
-# The *folded* cell draws the share of waiting in each epoch:
+# Without workers, one process makes the batches and trains. So this is also the share of the time that it should wait.
+#
+# The *folded* cell draws the measured share of waiting in each epoch:
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
-title = f"Without workers, this training waits for {median(waits['0 workers']):.0f} % of its time"
-figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
+title = f"Without workers, this training waits for {median(waits['0 workers']):.0f} % of its time; its processor time says {expected:.0f} %"
+marks = {"expected without workers": expected}
+figures.bars(dict(sorted(waits.items())), title, x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", marks=marks, note="without the first batch of each epoch")
 
 # %% [markdown]
-# Two workers (threads in this case) make the next batches during a step, so the training hardly waits. On a busy machine
-# the workers do not get a CPU of their own, and some waiting remains. A GPU makes the steps shorter, but not the
-# decoding. So two workers may be too few there.
+# Making a batch needs less processor time than a step. So two workers (threads in this case) make the next batches during a
+# step, and the training hardly waits. On a busy machine the workers do not get a CPU of their own, and some waiting remains.
+# A GPU makes the steps shorter, but not the decoding. So two workers may be too few there.
 
 # %% [markdown] id="profile" tags=["optional"]
 # ### Watch your own training
