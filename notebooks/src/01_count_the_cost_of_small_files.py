@@ -27,8 +27,7 @@
 # ## Set up
 #
 # The main findings of this notebook are counts and small simulations, which give the same result on every machine.
-# Measured times do not. If other programs use your CPUs, calls take longer, and the measured curves in sections 3 and 4
-# lie lower than on an idle machine.
+# Measured times do not. On a busy machine, calls take longer, and the measured curves in sections 3 and 4 lie lower.
 
 # %% id="start"
 import sys
@@ -159,7 +158,7 @@ with slowfs.open_slow(folder, slowfs.SlowConfig(latency_s=0)) as storage:
 print(asked["lookups"], "look-ups,", asked["opens"], "opens; your guess:", guess)
 
 # %% [markdown]
-# Each image needs a look-up and an open, so 100 images need 200 requests. The few other look-ups are for folders. Only
+# Each image needs a look-up and an open, so 100 images need 200 requests. The other look-ups are for folders. Only
 # then can the program ask for bytes.
 #
 # A real file system can be counted, too. The folded cell shows what a client of MooseFS, which has a metadata server and
@@ -503,7 +502,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 #
 # **Slow storage** is limited by latency as long as few opens are in flight. Each additional open then makes the program
 # faster. Once all 4 servers are busy, additional opens only wait in the queue. The measured rates of the mount are below
-# the simulation, because the threads and the mount need the CPU as well. On a busy machine they are far below it.
+# the simulation, because the threads and the mount need the CPU as well. On a calm machine, the mount reached 80 to 90 % of it, on a
+# busy one less.
 #
 # **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache
 # there is nothing to wait for. Threads then gain little or even lose time, since Python runs one thread at a time, and

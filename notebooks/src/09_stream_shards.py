@@ -446,7 +446,8 @@ figures.lines(
 # %% [markdown]
 # With 8 shards in flight, an epoch waits 2 times instead of 16 times. It is not 8 times as fast, because receiving the bytes and
 # checking their digests still need time. The figure also compares single images with shards. Here a shard has eight images, so
-# requesting eight images at once is about as fast as requesting one shard. But the store gets eight times as many requests.
+# a program that requests eight images at once waits as often as one that requests a shard. But it sends eight times as many
+# requests, and each of them needs CPU time here and in the store.
 #
 # > **Predict.** Your network transports 1.25 GB/s (10 Gbit/s). A single large request gets 90 MB/s after its latency of 20 ms.
 # > How many requests of 16 MiB must be in flight to fill the network?

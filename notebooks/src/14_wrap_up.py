@@ -435,8 +435,9 @@ figures.bars(dict(sorted(waits.items())), title, x="share of the time spent wait
 
 # %% [markdown]
 # Making a batch needs less processor time than a step. So two workers (threads in this case) make the next batches during a
-# step, and the training hardly waits. On a busy machine the workers do not get a CPU of their own, and some waiting remains.
-# A GPU makes the steps shorter, but not the decoding. So two workers may be too few there.
+# step, and the training hardly waits: on a calm machine, we measured less than 1 %. On a busy machine the workers do not get
+# a CPU of their own, and some waiting remains. A GPU makes the steps shorter, but not the decoding. So two workers may be too
+# few there.
 
 # %% [markdown] id="profile" tags=["optional"]
 # ### Watch your own training
