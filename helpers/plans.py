@@ -86,7 +86,7 @@ TIMED = {
     "08": "sections 1, 3 and 5",
     "09": "sections 1, 2 and 4",
     "10": "section 5",
-    "11": "sections 1 and 5",
+    "11": "section 5",
     "13": "section 5",
     "14": "section 4",
 }

@@ -190,17 +190,17 @@ def machine_is_busy(seconds: float = 0.3) -> bool:
     """
     before, began = _idle_s(), time.monotonic()
     time.sleep(seconds)
-    return (_idle_s() - before) / (time.monotonic() - began) < LEAST_IDLE_CPUS
+    after, ended = _idle_s(), time.monotonic()
+    return (sum(after) - sum(before)) / (ended - began) < LEAST_IDLE_CPUS if after else False
 
 
-def _idle_s() -> float:
-    """Return the seconds that the CPUs of this process were idle since the start of the machine."""
+def _idle_s() -> list[float]:
+    """Return how long each CPU of this process was idle; nothing if a container numbers them otherwise."""
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
-    idle = {words[0]: int(words[4]) + int(words[5]) for words in lines if words[0].startswith("cpu")}
+    ticks = {words[0]: int(words[4]) + int(words[5]) for words in lines if words[0].startswith("cpu")}
     names = [f"cpu{number}" for number in os.sched_getaffinity(0)]
-    if not idle.keys() >= {*names}:  # a container with numbers of its own
-        return time.monotonic()  # as if one CPU were always idle
-    return sum(map(idle.__getitem__, names)) / os.sysconf("SC_CLK_TCK")
+    known = ticks.keys() >= {*names}
+    return [ticks[name] / os.sysconf("SC_CLK_TCK") for name in names] if known else []
 
 
 def _data(plan: Plan, count: int, folder: Path) -> dict[str, DataSet]:

@@ -52,7 +52,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
     "09": ('"Range"', "ThreadPoolExecutor", "make_loader"),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal(", "split_by_node"),
-    "11": ("formats.open(", "measure.compare", "open_slow", "def mean_wait(", "simulate(", "saturation("),
+    "11": ("formats.open(", "process_time", "open_slow", "def mean_wait(", "simulate(", "saturation("),
     "13": ("sources.load(", "tv_tensors.Mask(", "Mask(view)", "make_loader", "blob(", "csv.DictReader"),
 }
 """What a notebook teaches: names that a reader must see in its visible cells, not behind a call."""

@@ -408,7 +408,7 @@ title = f"Reading every {last:,}th path still copies the whole list"
 page = mmap.PAGESIZE
 marks = {f"{page:,} / 112 B = {page // 112} paths per page": page / 112}
 axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
-figures.lines(copied, title, **axes, guess=guess, marks=marks)
+figures.lines(copied, title, **axes, guess=guess, marks=marks, counted=True)
 
 # %% [markdown]
 # **Why.** The paths lie one after the other in memory, so a page of 4 kB contains 36 of them. Up to n = 36, the worker reads at least

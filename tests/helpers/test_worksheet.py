@@ -103,25 +103,17 @@ def test_a_busy_machine_notes_counts_but_no_times(monkeypatch, capsys, at_start,
     assert ("Not kept in my numbers" in out) == (not kept)
 
 
-@pytest.mark.parametrize(("idle", "busy"), [(0.49, True), (0.51, False), (2.0, False)])
-def test_a_machine_is_busy_if_less_than_half_a_cpu_is_idle(monkeypatch, tmp_path, idle, busy):
-    seconds = iter((100.0, 100.0 + 10 * idle))
-    monkeypatch.setattr(setup, "_idle_s", lambda: next(seconds))
-    monkeypatch.setattr(setup.time, "monotonic", iter((50.0, 60.0)).__next__)
+@pytest.mark.parametrize(
+    ("cpus", "ticks", "busy"), [({0, 7}, 49, True), ({0, 7}, 51, False), ({0, 9}, 0, False)]
+)
+def test_a_machine_is_busy_if_less_than_half_a_cpu_of_this_process_is_idle(monkeypatch, cpus, ticks, busy):
+    lines = "cpu  1 1 1 900 9\ncpu0 5 5 5 {0} 7\ncpu1 5 5 5 {1} 7\ncpu7 5 5 5 100 {0}\nintr 5 6 7 8 9\n"
+    texts, seconds = iter((lines.format(0, 0), lines.format(ticks * 5, 9_999))), iter((50.0, 60.0))
+    monkeypatch.setattr(Path, "read_text", lambda self: next(texts))
+    monkeypatch.setattr(setup.os, "sched_getaffinity", lambda pid: cpus)  # 9: numbered otherwise in /proc
+    monkeypatch.setattr(setup.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(setup.time, "monotonic", seconds.__next__)
     assert MACHINE_IS_BUSY(0) == busy
-
-
-def test_the_idle_seconds_are_those_of_the_cpus_that_this_process_may_use(monkeypatch):
-    def asked(text, cpus):
-        monkeypatch.setattr(Path, "read_text", lambda self: text)
-        monkeypatch.setattr(setup.os, "sched_getaffinity", lambda pid: cpus)
-        return setup._idle_s() * setup.os.sysconf("SC_CLK_TCK")
-
-    text = "cpu  9 9 9 900 9\ncpu0 1 1 1 100 20 5\ncpu1 1 1 1 200 40 5\ncpu7 1 1 1 400 80 5\nintr 5 6 7 8 9\n"
-    assert asked(text, {0, 7}) == 600
-    assert asked(text, {0}) == 120
-    monkeypatch.setattr(setup.time, "monotonic", lambda: 3.0)
-    assert asked(text, {0, 5}) == 3.0 * setup.os.sysconf("SC_CLK_TCK")  # no such line: as if one were idle
 
 
 def test_a_shared_folder_of_data_does_not_mix_the_numbers_of_two_participants(
