@@ -163,7 +163,7 @@ for name in ("files", "tar"):
 # The toolbox writes six formats with one function:
 
 # %%
-from smallfiles import formats
+from smallfiles import formats, measure
 from smallfiles.pack import pack
 
 suffixes = ("files", "arrow", "h5", "tars", "sqfs", "lmdb")
@@ -182,7 +182,6 @@ for suffix in suffixes:
 guess = None  # your guess, look-ups and opens per image: for example {"files": 1, "arrow": 1}
 
 # %% tags=["slide"]
-from smallfiles import measure
 from smallfiles.slowfs import SlowConfig, open_slow
 
 operations = dict(zip(suffixes, (2.1, 0.05, 0.05, 0.11, 0.08, 0.12)))  # measured earlier

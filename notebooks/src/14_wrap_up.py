@@ -499,15 +499,16 @@ if not program:
     print(f"it proposes {proposed[1] if proposed else 'no number of'} workers")
 for workers in ("1", proposed[1]) if proposed and not program else ():
     done = subprocess.run([*stand_in, workers], capture_output=True, text=True)
-    print(f"num_workers={workers}: an epoch needs {done.stdout.strip()}")
+    computed = 75 * max(0.01, 0.032 / int(workers))  # 75 batches: steps, or batches of several workers at once
+    print(f"num_workers={workers}: an epoch needs {computed:.1f} s, computed; {done.stdout.strip()}, measured")
 
 # %% [markdown]
 # <details>
 # <summary>Why this number, and why is the gain smaller than the forecast?</summary>
 #
 # A step needs 10 ms and a batch needs 32 ms, so four workers make a batch per step. `profile` adds a spare one. The
-# workers mostly sleep, so there may be more of them than CPUs. The forecast does not include the start of the workers,
-# which matters less in a longer epoch.
+# workers mostly sleep, so there may be more of them than CPUs. The forecast and the computed times do not include the start
+# of the workers, which matters less in a longer epoch. On a busy machine, their start may take longer than they save here.
 #
 # </details>
 
