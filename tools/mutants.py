@@ -41,6 +41,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -164,6 +165,7 @@ def run_in_fork(work: Callable[[], int], log: Path, limit_s: float) -> int | Non
 def run_tests(copy: Path, words: list[str], plugin: object) -> int:
     """Run pytest in the copy. Only a fork may call this, because it imports the changed modules."""
     os.chdir(copy)
+    sys.modules["__main__"] = ModuleType("__main__")  # a worker that is spawned would import this file
     sys.path[:] = [
         str(copy),
         *(place for place in sys.path if Path(place).resolve() not in (ROOT, ROOT / "tools")),
