@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.plan import Earlier, EpochPlan, spread, through_buffer
+from smallfiles.loading.plan import Earlier, EpochPlan, spread, stream_fields, through_buffer
+from smallfiles.loading.schedule import _check_possible
 
 
 def all_ranks(plan, epoch):
@@ -241,3 +242,53 @@ def test_what_a_batch_number_means_is_the_same_for_all_ranks_and_fits_into_a_che
     assert kept["shards"].startswith("2 of sizes ")
     assert kept != replace(plan, shards=(6, 4)).depends_on()
     assert kept != EpochPlan(10, batch=4, world_size=2).depends_on()
+
+
+class Stored:
+    """A packed set of which only its sizes are known."""
+
+    def __init__(self, count, each, **more):
+        self.count, self.each = count, each
+        self.__dict__.update(more)
+
+    def __len__(self):
+        return self.count
+
+    def info(self):
+        return {"bytes": self.count * self.each}
+
+
+@pytest.mark.parametrize(
+    ("reader", "buffer", "expected"),
+    [
+        (Stored(32 * 3072, 1000), 2, {"run": 32}),
+        (Stored(32 * 3072 - 1, 1000), 2, {"run": 31}),  # 3072 ranges
+        (Stored(10**6, 1 << 20), 2, {"run": 4}),  # 4 MiB
+        (Stored(10**6, 1 << 23), 2, {"run": 1}),
+        (Stored(10**6, 1), 2, {"run": 32}),
+        (Stored(10, 1000), 2, {"run": 1}),
+        (Stored(0, 0), 2, {"run": 1}),
+        (Stored(10**6, 1 << 20), 1, {}),
+        (Stored(9, 1, shard_sizes=lambda: (4, 5), following=list), 2, {"shards": (4, 5), "lanes": 20}),
+    ],
+)
+def test_a_stream_reads_short_ranges_unless_it_keeps_the_order_or_the_store_is_remote(
+    reader, buffer, expected
+):
+    assert stream_fields(reader, buffer) == {"shards": (), "buffer": buffer} | expected
+
+
+@pytest.mark.parametrize("field", ["world_size", "streams", "parts"])
+@pytest.mark.parametrize(("samples", "most"), [(10, 4096), (5000, 5000)])
+def test_a_state_of_more_ranks_streams_or_parts_than_a_set_can_have_is_refused(field, samples, most):
+    most = most if field == "world_size" else 4096
+
+    def check(number):
+        earlier = Earlier(1, 1, 0, 0)
+        if field == "parts":
+            return _check_possible([earlier] * number, samples)
+        return _check_possible([earlier._replace(**{field: number})], samples)
+
+    check(most)
+    with pytest.raises(UsageError, match="the state says that"):
+        check(most + 1)

@@ -240,6 +240,7 @@ def test_further_files_come_with_the_requests_of_a_stream_and_are_not_kept(far_m
         assert [bytes(data) for data in pictures] == [samples[n].data for n in some]
         assert [bytes(data) for data in masks] == [samples[n].blobs[0] for n in some]
     assert len(line.asked("GET")) < len(order)
+    assert not ahead._held  # what a request fetched is released after its last sample
     assert (len(mask), mask.size(3)) == (100, 120)
     assert bytes(mask.read(90)) == samples[90].blobs[0]  # which the stream does not have
 
@@ -261,6 +262,9 @@ def test_a_sample_with_a_damaged_mask_is_named_and_the_others_come(far_masks, ma
     assert found == {n: (samples[n].data, samples[n].blobs[0]) for n in found}
     assert 45 not in found
     assert len(found) > 10
+    assert not any(
+        each for each in ahead._late.values() if isinstance(each, dict)
+    )  # nothing is returned twice
 
 
 @pytest.mark.parametrize("order", [None, "random"])
