@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,6 +134,25 @@ def test_the_order_is_a_function_of_seed_and_epoch():
     assert (plan.indices(3) != plan.indices(4)).any()
     assert (plan.indices(3) != EpochPlan(1000, seed=6).indices(3)).any()
     assert (EpochPlan(1000, seed=0).indices(1) != EpochPlan(1000, seed=1).indices(0)).any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "order"),
+    [
+        ({}, "17020de8d9404bda"),
+        ({"rank": 1, "world_size": 3, "drop_last": True, "batch": 32}, "20e764bbd821b6cd"),
+        ({"parts": ((600, 600), (400, 130))}, "4e0f590b8f4bad7a"),
+        ({"parts": ((600, 600), (400, 130)), "streams": 2, "run": 7}, "067f43528ce3adcd"),
+        ({"streams": 2, "shards": (0, 300, 700), "run": 20, "buffer": 30}, "81afa6794094d71e"),
+        ({"streams": 2, "shards": (50,) * 20, "lanes": 4, "buffer": 30}, "25b8e52d616259a4"),
+    ],
+)
+def test_the_order_stays_what_it_was_so_that_older_checkpoints_go_on(fields, order):
+    plan = EpochPlan(1000, seed=2, **fields)
+    drawn = plan.drawn(3)
+    assert len({*drawn.tolist()}) == len(drawn) == plan.epoch_samples
+    found = np.concatenate([drawn, *plan.batches(3)]).astype("<i8")
+    assert xxhash.xxh3_64_hexdigest(found.tobytes()) == order
 
 
 def test_shards_come_in_another_order_in_each_epoch():

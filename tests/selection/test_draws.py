@@ -104,6 +104,14 @@ def test_a_balanced_reader_is_not_balanced_again(arrow):
         make_loader(reader, LoaderConfig(**MAIN, balance="who"))
 
 
+@pytest.mark.parametrize(("where", "repeats"), [("key != 'd0/0096.jpg'", 0), (FEW_COWS, 28)])
+def test_samples_that_repeat_are_not_streamed_from_a_store_which_reads_each_once(arrow, where, repeats):
+    base = formats.open(arrow)
+    base.following = lambda order: base  # as the reader of an object store has it
+    drawn = make_loader(base, LoaderConfig(**MAIN, balance="label", where=where)).reader
+    assert drawn.repeats == repeats and hasattr(drawn, "following") == (not repeats)
+
+
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
     """A set with samples without a label, and fields that are no weights."""

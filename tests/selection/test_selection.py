@@ -21,6 +21,7 @@ from smallfiles.pack import PackConfig, pack, split, verify
 from smallfiles.samples import Sample, Schema
 from smallfiles.selection.config import Choice, parse_rule
 from smallfiles.selection.reader import choose, select
+from smallfiles.selection.splits import reported
 from smallfiles.sources import SourceOptions
 
 COUNT = 97
@@ -88,6 +89,8 @@ def chosen_by(path, where):
         ("age is not None and 10 < age <= 20", lambda r: r["age"] is not None and 10 < r["age"] <= 20),
         ("age is not None and age not in [1, 2]", lambda r: r["age"] not in (None, 1, 2)),
         ("height >= 12.25", lambda r: r["height"] >= 12.25),
+        ("age is not None and age >= 40.5", lambda r: r["age"] is not None and r["age"] >= 40.5),
+        ("who < 'p3'", lambda r: r["who"] < "p3"),
         ("-1 < height and 3 > height", lambda r: r["height"] < 3),
         ("height in [1, 2.5]", lambda r: r["height"] in (1, 2.5)),
         ("ok == True", lambda r: r["ok"]),
@@ -166,7 +169,8 @@ def test_a_selection_is_a_set_of_its_own_in_every_format(sets, name):
         assert [other.size(at) for at in range(3)] == [3 + n % 20 for n in numbers[:3]]
     assert reader.info()["bytes"] == sum(3 + n % 20 for n in numbers)
     assert sum(reader.shard_sizes()) in (0, len(reader))
-    assert reader.read_fields([], ["image"]) == [[]] and not hasattr(reader, "following")
+    assert reader.read_fields([], ["image"]) == [[]]
+    assert not any(hasattr(reader, name) for name in ("absent", "following", "unknown"))
     for wrong in (len(reader), -len(reader) - 1):
         with pytest.raises(IndexError, match="selected samples"):
             reader.key(wrong)
@@ -372,6 +376,14 @@ def test_a_written_split_serves_all_programs(tmp_path, capsys):
     pack(sources.load(out, split="val"), tmp_path / "val.tars", PackConfig(check="none"))
     assert numbers_of(formats.open(tmp_path / "val.tars")) == numbers_of(val)
     assert verify(out).verdict == "unproven"  # the samples have no digest, the split has one
+
+
+def test_a_report_counts_the_groups_of_each_split_and_those_in_several(arrow):
+    places = ["test" if n < 2 else "val" if n % 13 < 3 else "train" for n in range(COUNT)]
+    rule = Choice(split_rule={"train": 0.5, "val": 0.3, "test": 0.2}, split_by="who")
+    found = reported(formats.open(arrow), rule, pa.array(places))
+    assert (found.groups, found.in_several) == ({"train": 10, "val": 3, "test": 2}, 2)
+    assert found.samples == {name: places.count(name) for name in rule.split_rule}
 
 
 def test_a_stratified_split_tells_the_shares_of_each_class(tmp_path, capsys):
