@@ -15,8 +15,8 @@ which has already imported the other packages. A change that takes three times a
 noticed, and it is listed, too.
 
 Some changes are left out because no test can notice them: annotations, `TYPE_CHECKING`, `__repr__`, the
-arguments of `print` and of exceptions that are raised at once, the options of `@dataclass`, a missing
-`@cache`, and `is` instead of `==`.
+arguments of `print` and of exceptions that are raised at once, the options of `@dataclass` and `zip`, a
+missing `@cache`, and `is` instead of `==`.
 """
 
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
@@ -248,6 +248,8 @@ def silent_spans(tree: ast.AST) -> Iterator[ast.AST]:
             yield from [*node.exc.args, *node.exc.keywords]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
             yield node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+            yield from node.keywords
         for decorator in getattr(node, "decorator_list", []):
             name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[
                 -1
