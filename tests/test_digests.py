@@ -6,12 +6,13 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smallfiles import digests
 from smallfiles.digests import BlockHasher, ContentDigest, digest_file, set_digest
-from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.errors import DamagedFileError, FormatError, UsageError
 
 KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=20, unique=True)
 LABELS = st.integers(-(2**63), 2**63 - 1)
@@ -81,14 +82,17 @@ def test_a_digest_taken_while_writing_equals_that_of_the_file(tmp_path_factory, 
     assert hasher.finish(path) == digest_file(path)
 
 
+@pytest.mark.parametrize("start", [0, BLOCK])
 @pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 5])
-def test_a_file_that_was_written_in_order_is_not_read_back(tmp_path, monkeypatch, size):
+def test_of_a_file_that_was_written_in_order_only_what_came_before_is_read_back(
+    tmp_path, monkeypatch, size, start
+):
     path, body = tmp_path / "file", os.urandom(size)
-    path.write_bytes(body)
-    expected, hasher = digest_file(path), BlockHasher()
+    path.write_bytes(bytes(start) + body)
+    expected, hasher, honest, asked = digest_file(path), BlockHasher(start), digests.read_block, []
     hasher.update(body)
-    monkeypatch.setattr(digests, "read_block", None)
-    assert hasher.finish(path) == expected
+    monkeypatch.setattr(digests, "read_block", lambda *words: asked.append(words[1]) or honest(*words))
+    assert hasher.finish(path) == expected and asked == [*range(start // BLOCK)]
 
 
 @given(st.binary(min_size=1, max_size=4 * BLOCK), st.integers(0, 4 * BLOCK), st.integers(0, 5 * BLOCK))
@@ -165,12 +169,12 @@ GOOD = {"algorithm": "xxh3_128", "block_bytes": 64, "file_bytes": 65, "blocks": 
         "{}",
         "[" * 100_000,
         "\ufeff{}",
-        json.dumps({**GOOD, "file_bytes": -5, "blocks": []}),
+        json.dumps({**GOOD, "file_bytes": -1, "blocks": []}),
         json.dumps({**GOOD, "file_bytes": 1.5}),
         json.dumps({**GOOD, "file_bytes": True, "blocks": ["00"]}),
         json.dumps({**GOOD, "file_bytes": 10**30, "block_bytes": 10**30}),
         json.dumps({**GOOD, "block_bytes": 0}),
-        json.dumps({**GOOD, "block_bytes": 1 << 40, "blocks": ["00"]}),
+        json.dumps({**GOOD, "block_bytes": (1 << 26) + 1, "blocks": ["00"]}),
         json.dumps({**GOOD, "blocks": ["00"]}),
         json.dumps({**GOOD, "blocks": None}),
         json.dumps({**GOOD, "algorithm": "md5"}),
@@ -185,6 +189,68 @@ def test_a_malformed_or_missing_content_digest_is_refused_by_name(tmp_path, text
     readable = "" if isinstance(text, str) else " cannot be read as a content digest"
     with pytest.raises(FormatError, match=rf"x\.digest\.json{readable}"):
         ContentDigest.load(path)
+
+
+@pytest.mark.parametrize("fields", [{}, {"block_bytes": 1 << 26, "blocks": ["00"]}])
+def test_a_content_digest_of_the_largest_block_is_read(fields):
+    assert ContentDigest.of_record(GOOD | fields, "x").record() == GOOD | fields
+
+
+def test_further_values_follow_the_target_in_the_order_of_their_names(monkeypatch):
+    monkeypatch.setattr(digests, "_ROWS_AT_ONCE", 2)
+    values = {"meta": ["{}"] * 3, "who": ["x", "y", "z"], "label": [5, 6, 7], "age": [1, 2, 3]}
+    table = pa.table(values)
+    rows = [("a", 6, "y", 2), ("b", 7, "z", 3), ("c", 5, "x", 1)]
+    lines = "".join(f'{key}\0{label}\0age={age}\0who="{who}"\n' for key, label, who, age in rows)
+    assert set_digest(pa.array([*"cab"]), table) == "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4096])
+def test_keys_and_names_are_hashed_as_defined(monkeypatch, rows):
+    monkeypatch.setattr(digests, "_ROWS_AT_ONCE", rows)
+    keys = pa.array(["a", "é", "", "x" * 300, "b"])
+    joined = b"".join(key.encode() + b"\0" for key in keys.to_pylist())
+    assert digests.key_digest(keys) == "xxh3_128:" + xxhash.xxh3_128_hexdigest(joined)
+    assert digests.name_hashes(keys).tolist() == [
+        xxhash.xxh3_64_intdigest(key.encode()) for key in keys.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "order"),
+    [
+        ([], range(0)),
+        (["b"], range(1)),
+        (["a", "b", "ü"], range(3)),
+        (["b", "a"], [1, 0]),
+        (["a", "c", "b"], [0, 2, 1]),
+    ],
+)
+def test_nothing_is_sorted_if_the_keys_are_in_order(keys, order):
+    found = digests.byte_order(pa.array(keys, pa.string()))
+    assert found == order if isinstance(order, range) else found.to_pylist() == order
+
+
+def test_small_files_beside_a_packed_one_belong_to_it(tmp_path):
+    packed = tmp_path / "x.arrow"
+    added = ["x.arrow.age.fields.arrow", "x.arrow.who-2.fields.arrow"]
+    others = ["y.arrow.age.fields.arrow", "x.arrow.fields.arrow", "x.arrow.a.b.fields.arrow.idx"]
+    for name in (*added[::-1], *others):
+        (tmp_path / name).touch()
+    assert digests.added_fields(packed) == [tmp_path / name for name in added]
+    assert digests.added_fields(packed, ["x.arrow", added[1]]) == [tmp_path / added[1]]
+    assert digests.added_fields(tmp_path / "gone/x.arrow") == []
+    assert [digests.adds_to(name) for name in ("x.arrow", *added)] == [None, "x.arrow", "x.arrow"]
+    beside = [
+        tmp_path / f"x.arrow{suffix}" for suffix in (*digests.SIDECARS, ".age.fields.arrow.digest.json")
+    ]
+    for path in (packed, *beside):
+        digests.refuse_sidecar(path)  # there is no x.arrow
+    packed.touch()
+    digests.refuse_sidecar(packed)
+    for path in beside:
+        with pytest.raises(UsageError, match=r"belongs to x\.arrow; expected the packed file"):
+            digests.refuse_sidecar(path)
 
 
 def test_the_kept_digest_of_a_known_file_does_not_change(tmp_path, monkeypatch):
