@@ -122,11 +122,17 @@ def odd(tmp_path_factory):
         "none": [0.0] * 6,
         "holes": [1.0, None, 2.0, -1.0, 1.0, 1.0],
         "text": [*"abcdef"],
+        "bin": [-1, 0, 0, -1, 1, 1],
     }
     module = formats.get("arrow")
     schema = Schema.of(samples, pa.table(values))
     module.write(samples, out, schema=schema, options=module.Options(), digest=False)
     return out
+
+
+def test_only_a_label_of_minus_one_means_that_a_sample_has_none(odd):
+    drawn = make_loader(odd, LoaderConfig(mode="main", balance="bin")).drawn
+    assert drawn.startswith("an epoch has 6 samples, 2 of each of 3 values of bin; each of 6 different")
 
 
 @pytest.mark.parametrize(
