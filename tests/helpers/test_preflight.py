@@ -32,7 +32,7 @@ def test_data_sets_and_numbers_that_are_missing_are_named_until_they_are_there(c
     for plan in PLANS.values():
         for layout in plan.wants:
             (course_folder / f"{layout}-{plan.small}").mkdir(parents=True, exist_ok=True)
-    worksheet.note("10", ranks_fed=2)
+    worksheet.note("02", inodes=411)  # a count, which a busy machine keeps
     capsys.readouterr()
     _, found = report(capsys)
     assert found["data sets"]["verdict"] == "ok"
