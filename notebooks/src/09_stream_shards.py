@@ -289,7 +289,7 @@ row = index.slice(5, 1).to_pylist()[0]
 print({name: row[name] for name in ("key", "offset", "size")})
 
 # %% [markdown]
-# > **Predict.** The shard has about 1 MB. How many bytes travel in all if we read one image of 100 kB in this way?
+# > **Predict.** The shard has about 1 MB. How many bytes travel in all if we read this image?
 
 # %%
 guess = None  # your guess in bytes: for example 1_000_000

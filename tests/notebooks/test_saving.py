@@ -1,5 +1,6 @@
 """Saving what ran in the course's JupyterLab is no change for git; what is written into a cell is one."""
 
+import subprocess
 from pathlib import Path
 
 import nbformat
@@ -75,3 +76,21 @@ def test_a_notebook_that_really_ran_is_saved_as_it_was_built(server, participant
     assert any(cell.get("outputs") for cell in notebook.cells)
     save(server, name, notebook)
     assert Path(server.root_dir, name).read_bytes() == (repository / name).read_bytes()
+
+
+def test_copies_run_beside_busy_loops_that_end_and_an_error_stops_no_other(tmp_path, monkeypatch):
+    run_notebooks = pytest.importorskip("run_notebooks")
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(
+        run_notebooks.subprocess, "Popen", lambda *a: started.append(popen(*a)) or started[-1]
+    )
+    monkeypatch.setattr(
+        run_notebooks, "execute", lambda notebook, _: 1 / ("# 00" in notebook.cells[0].source)
+    )
+    monkeypatch.setattr("sys.argv", ["run_notebooks", str(tmp_path), "00", "01", "--busy", "1"])
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
+    assert run_notebooks.main() == 1
+    lines = [line.split(",") for line in (tmp_path / "runs.csv").read_text().splitlines()]
+    assert [(line[0], line[-1]) for line in lines[1:]] == [("00", ""), ("01", "division by zero")]
+    assert [loop.poll() for loop in started] == [-9]
+    assert len(list(tmp_path.glob("*.ipynb"))) == 2
