@@ -93,4 +93,3 @@ def test_copies_run_beside_busy_loops_that_end_and_an_error_stops_no_other(tmp_p
     lines = [line.split(",") for line in (tmp_path / "runs.csv").read_text().splitlines()]
     assert [(line[0], line[-1]) for line in lines[1:]] == [("00", ""), ("01", "division by zero")]
     assert [loop.poll() for loop in started] == [-9]
-    assert len(list(tmp_path.glob("*.ipynb"))) == 2
