@@ -123,8 +123,11 @@ def test_every_single_flipped_byte_is_found_in_its_block_and_several_are_told_in
             os.pwrite(file.fileno(), bytes([body[at] ^ (1 << at % 8)]), at)
             assert digest.damaged_blocks(path) == [at // BLOCK]
             os.pwrite(file.fileno(), body[at : at + 1], at)
-    monkeypatch.setattr(os, "pread", lambda descriptor, length, at: pread(descriptor, min(length, 7), at))
-    assert digest.damaged_blocks(path) == []  # short reads of a network file system are no damage
+    for short in (lambda length, at: min(length, 7), lambda length, at: length if at % BLOCK else 1):
+        monkeypatch.setattr(
+            os, "pread", lambda descriptor, length, at, short=short: pread(descriptor, short(length, at), at)
+        )
+        assert digest.damaged_blocks(path) == []  # short reads of a network file system are no damage
     path.write_bytes(bytes(BLOCK) + body[BLOCK : 2 * BLOCK] + bytes(BLOCK + 5))
     assert digest.damaged_blocks(path) == [0, 2, 3]
 
@@ -191,8 +194,9 @@ def test_a_malformed_or_missing_content_digest_is_refused_by_name(tmp_path, text
         ContentDigest.load(path)
 
 
-@pytest.mark.parametrize("fields", [{}, {"block_bytes": 1 << 26, "blocks": ["00"]}])
-def test_a_content_digest_of_the_largest_block_is_read(fields):
+@pytest.mark.parametrize("size", [1, 64, 1 << 26])
+def test_a_content_digest_of_the_smallest_and_largest_block_is_read(size):
+    fields = {"block_bytes": size, "blocks": ["00"] * -(-65 // size)}
     assert ContentDigest.of_record(GOOD | fields, "x").record() == GOOD | fields
 
 
@@ -251,6 +255,13 @@ def test_small_files_beside_a_packed_one_belong_to_it(tmp_path):
     for path in beside:
         with pytest.raises(UsageError, match=r"belongs to x\.arrow; expected the packed file"):
             digests.refuse_sidecar(path)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_of_the_name_of_a_digest_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.digest.json")
+    with pytest.raises(FormatError, match="no plain file"):
+        ContentDigest.load(tmp_path / "x.digest.json")
 
 
 def test_the_kept_digest_of_a_known_file_does_not_change(tmp_path, monkeypatch):

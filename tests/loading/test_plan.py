@@ -246,6 +246,7 @@ def test_few_numbers_that_follow_each_other_come_from_both_halves(count, seed):
         ({"samples": -1}, "samples is -1"),
         ({"batch": 0}, "batch is 0"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"rank": -1}, "rank -1 of 1"),
         ({"shards": (3, 4), "streams": 1}, "shards hold 7 samples and the data set 100"),
     ],
 )

@@ -205,8 +205,25 @@ def test_samples_of_many_damaged_blocks_are_found_in_one_pass(tree, tmp_path, mo
     assert len(asked) <= len(spans) < len(problems) * 10
     for block, problem in enumerate(problems[:10]):
         hurt = [i for i, (_, a, b) in enumerate(spans) if a < (block + 1) * 4096 and b > block * 4096]
-        assert f"block {block} " in problem and f"{len(hurt)} samples in it" in problem
+        place = f"out.arrow: block {block} (bytes {block * 4096:,} to {(block + 1) * 4096:,}) is damaged"
+        assert problem.startswith(f"{place}, {len(hurt)} samples in it")
         assert all(source.manifest.path(i) in problem for i in hurt[:5])
+
+
+def test_a_digest_that_cannot_be_read_is_a_problem_and_the_samples_are_read(source, tmp_path):
+    out = tmp_path / "out.arrow"
+    pack(source, out)
+    (tmp_path / "out.arrow.digest.json").write_text("{")
+    found = verify(out)
+    assert found.verdict == "damaged" and found.samples == 40
+    assert [problem.partition(" (")[0] for problem in found.problems] == [
+        f"{out}.digest.json cannot be read as a content digest"
+    ]
+
+
+def test_the_checksum_of_a_sample_depends_on_each_of_its_files_and_their_order():
+    joint = compare.joint_checksum
+    assert joint([7]) == 7 and len({joint(each) for each in ([1, 2], [2, 1], [1, 3], [3, 2], [1, 2, 3])}) == 5
 
 
 def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch):
@@ -323,6 +340,26 @@ def test_a_byte_of_the_source_that_is_larger_or_smaller_is_a_difference(change, 
     edited.write_bytes(data)
     differences = verify(tmp_path / "x.arrow", source).differences
     assert differences == [f"{source.manifest.path(5)} has other bytes in the source"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 300])
+def test_a_file_of_the_source_that_is_longer_is_a_difference_whatever_its_size(size, tmp_path):
+    (tmp_path / "tree/c").mkdir(parents=True)
+    file, out = tmp_path / "tree/c/a.jpg", tmp_path / "x.arrow"
+    file.write_bytes(bytes(size))
+    source = sources.load(tmp_path / "tree")
+    pack(source, out, PackConfig(check="none"))
+    assert verify(out, source).intact
+    file.write_bytes(bytes(size + 1))
+    assert verify(out, source).differences == ["c/a.jpg has other bytes in the source"]
+
+
+def test_a_sample_that_cannot_be_read_is_a_problem(source, tmp_path):
+    out = tmp_path / "x.files"
+    pack(source, out)
+    (out / source.manifest.path(5)).unlink()
+    found = verify(out)
+    assert found.verdict == "damaged" and source.manifest.path(5) in found.problems[0]
 
 
 def test_a_file_of_the_source_that_cannot_be_read_is_not_compared_and_the_others_are(source, tree, tmp_path):

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_selection import COUNT, FEW_COWS, UNEQUAL, epoch, write
+from test_selection import COUNT, FEW_COWS, ROWS, UNEQUAL, epoch, write
 
 from smallfiles import formats
 from smallfiles.cli import main
@@ -199,6 +199,16 @@ def test_a_mixture_is_a_set_of_its_own(arrow, tmp_path):
     assert sum(reader.shard_sizes()) == COUNT + 40 and reader.info()["samples"] == COUNT + 40
     assert reader.table([], []).num_rows == 0 and reader.read_fields([], ["image"]) == [[]]
     reader.close()
+
+
+def test_a_sample_without_a_class_has_none_in_a_mixture(arrow, tmp_path):
+    samples, out = [Sample(f"{n}.jpg", (b"x",), n) for n in range(2)], tmp_path / "some.arrow"
+    values = pa.table({name: [ROWS[n][name] for n in range(2)] for name in ROWS[0]})
+    schema = Schema.of(samples, values.set_column(0, "label", pa.array([-1, 0])), classes=("cow",))
+    formats.get("arrow").write(samples, out, schema=schema, digest=False)
+    names = mixture_of({arrow: 0.5, out: 0.5}, Draw(mix_classes="names"))
+    assert names.table(["label"], [97, 98])["label"].to_pylist() == [-1, 2]
+    assert [names.target(n) for n in (97, 98)] == [-1, 2]
 
 
 def test_classes_of_a_mixture_are_joined_as_declared(arrow, tmp_path):

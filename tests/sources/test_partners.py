@@ -27,6 +27,8 @@ def test_pairs_are_said_in_one_line_and_need_no_flag_without_labels(tmp_path):
     assert fields(source) == {f"images/{n}.jpg": {"mask": f"masks/{n}.png"} for n in (1, 2)}
     assert set(rows(source).values()) == {-1}
     assert source.notes[0] == "images/ is image, masks/ is mask (2 pairs by stem)"
+    each = sources.load(plant(tmp_path / "each", "1/image.jpg", "1/mask.png", "2/image.jpg", "2/mask.png"))
+    assert each.notes[0] == "image.jpg is image, mask.png is mask (2 pairs in one folder each)"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,10 @@ def test_pairs_are_said_in_one_line_and_need_no_flag_without_labels(tmp_path):
         ("p#/images/1.jpg", "p#/masks/1.png", "mask"),
         ("#.jpg", "#.mask.png", "mask"),
         ("images/#.jpg", "images/#_gt.png", "gt"),
+        ("images/#.jpg", "images/#_Masks.png", "mask"),
+        ("images/#.jpg", "Mask_Object_Depths/#.png", "depth"),
         ("images/#.jpg", "images/#.height.npy", "height"),
+        ("images/#.jpg", "images/#.Depths.npy", "Depths"),
         ("images/#.jpg", "images/#.target.png", "target_image"),
         ("s#/image.jpg", "s#/mask.png", "mask"),
         ("train/s#/photo.jpg", "train/s#/x.npy", "x"),
@@ -125,6 +130,7 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
         ((*PAIRS, "images/1.png"), "images/1.jpg, images/1.png are of one sample"),
         ((*PAIRS, "masks/1_mask.tif"), "masks/1.png, masks/1_mask.tif are of one"),
         ((*PAIRS, "depth/x.png", "depth/y.png"), "only 0 of 2 files have a depth"),
+        ((*PAIRS, "notes/a.jpg", "notes/b.jpg", "notes/c.jpg"), "notes/a.jpg is of no"),
         (
             ("images/a.jpg", "images/b.jpg", "images/c.jpg", "masks/a.png", "masks/x.png", "masks/y.png"),
             "1 of 3",
