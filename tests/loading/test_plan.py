@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from smallfiles.errors import UsageError
 from smallfiles.loading.plan import Earlier, EpochPlan, spread, stream_fields, through_buffer
-from smallfiles.loading.schedule import _check_possible
+from smallfiles.loading.schedule import EPOCH_BIT, EpochBatches, _check_possible, split_numbers
 
 
 def all_ranks(plan, epoch):
@@ -145,6 +145,7 @@ def test_the_order_is_a_function_of_seed_and_epoch():
         ({"parts": ((600, 600), (400, 130)), "streams": 2, "run": 7}, "067f43528ce3adcd"),
         ({"streams": 2, "shards": (0, 300, 700), "run": 20, "buffer": 30}, "81afa6794094d71e"),
         ({"streams": 2, "shards": (50,) * 20, "lanes": 4, "buffer": 30}, "25b8e52d616259a4"),
+        ({"streams": 2, "shards": (50,) * 20, "lanes": 2, "buffer": 30}, "45a2d0bbb6596bef"),
     ],
 )
 def test_the_order_stays_what_it_was_so_that_older_checkpoints_go_on(fields, order):
@@ -297,6 +298,12 @@ def test_a_stream_reads_short_ranges_unless_it_keeps_the_order_or_the_store_is_r
     reader, buffer, expected
 ):
     assert stream_fields(reader, buffer) == {"shards": (), "buffer": buffer} | expected
+
+
+def test_a_batch_sampler_is_its_own_sampler_and_an_empty_batch_is_of_the_first_epoch():
+    batches = EpochBatches(EpochPlan(10, batch=4))
+    assert batches.sampler is batches and split_numbers([], 10) == ([], 0)
+    assert split_numbers([3 | 2 << EPOCH_BIT], 10) == ([3], 2) and split_numbers([-1], 10) == ([9], 0)
 
 
 @pytest.mark.parametrize("field", ["world_size", "streams", "parts"])

@@ -136,6 +136,7 @@ def test_the_pass_over_the_blocks_is_shown_until_it_ends(source, tmp_path, monke
     monkeypatch.setattr(sys.modules["smallfiles.pack.verifying"], "progress", progress)
     report = verify(tmp_path / "x.arrow", source)
     blocks, samples = report.blocks, report.samples
+    assert (samples, report.against, report.bytes) == (40, 40, int(source.manifest.sizes.sum()))
     assert shown == [("check x.arrow", blocks, blocks), ("verify x.arrow", samples, samples)] and blocks > 0
 
 
@@ -158,7 +159,7 @@ def test_a_source_with_other_json_objects_differs(name, source, tmp_path):
     out = tmp_path / FORMATS[name]
     pack(with_metas(source), out, PackConfig(shuffle=1, verify="full"))
     assert verify(out, with_metas(source)).intact
-    for other in (with_metas(source, changed=7), with_metas(source, changed=8), source):
+    for other in (*(with_metas(source, changed=row) for row in (0, 7, 8, 39)), source):
         report = verify(out, other)
         assert report.verdict == "differs" and any("another meta" in told for told in report.differences)
 

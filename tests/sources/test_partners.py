@@ -48,6 +48,7 @@ def test_pairs_are_said_in_one_line_and_need_no_flag_without_labels(tmp_path):
         ("Training_Input/#.jpg", "Training_GroundTruth/#_segmentation.png", "groundtruth"),
         ("input/#.jpg", "target/#.jpg", "target_image"),
         ("HR/#.png", "LR/#x4.png", "lr"),
+        ("images/#.jpg", "annotations/old/trimaps/#.png", "annotation"),
         ("s#/1.jpg", "s#/mask.png", "mask"),
         ("#_HR/1.png", "#_LR/1.png", "lr"),
         ("p#/images/1.jpg", "p#/masks/1.png", "mask"),
