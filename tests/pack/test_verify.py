@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, compare, pack, verify
+from smallfiles.pack.verifying import VerifyReport
 
 SHARDS = PackConfig(options=TarOptions(max_count=10))
 
@@ -358,9 +360,27 @@ def test_a_file_of_the_source_that_is_longer_is_a_difference_whatever_its_size(s
 def test_a_sample_that_cannot_be_read_is_a_problem(source, tmp_path):
     out = tmp_path / "x.files"
     pack(source, out)
-    (out / source.manifest.path(5)).unlink()
+    key = source.manifest.path(5)
+    flip(out / key, 100)
+    assert verify(out).problems == [f"{key} has other bytes than were packed"]
+    (out / key).unlink()
     found = verify(out)
-    assert found.verdict == "damaged" and source.manifest.path(5) in found.problems[0]
+    assert found.verdict == "damaged" and key in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({}, "intact"),
+        ({"digests": False, "compared": True}, "intact"),
+        ({"digests": False}, "unproven"),
+        ({"differences": ["one"]}, "differs"),
+        ({"problems": ["one"], "differences": ["one"]}, "damaged"),
+    ],
+)
+def test_only_what_was_compared_and_has_no_finding_is_intact(fields, verdict):
+    report = VerifyReport(Path("x"), **fields)
+    assert (report.verdict, report.intact) == (verdict, verdict == "intact")
 
 
 def test_a_file_of_the_source_that_cannot_be_read_is_not_compared_and_the_others_are(source, tree, tmp_path):
