@@ -15,7 +15,19 @@ from smallfiles.errors import MissingPackageError
 from smallfiles.measure import BenchConfig, Result
 
 try:
-    from benchmarks import decoding, objectstore, opening, peers, scaling, slow, squashfs, staging, watching
+    from benchmarks import (
+        advising,
+        decoding,
+        growth,
+        objectstore,
+        opening,
+        peers,
+        scaling,
+        slow,
+        squashfs,
+        staging,
+        watching,
+    )
 except Exception as error:  # an environment that is not the course's
     sys.exit(f"error: {MissingPackageError.of_import(error, 'the benchmarks') or error}")
 
@@ -132,6 +144,30 @@ def _opening(packed: Path, config: BenchConfig) -> Result:
     return opening.bench_opening(packed, config)
 
 
+def _advice(source: Path, config: advising.AdviceBenchConfig) -> Result:
+    """Whether `smallfiles advise` is right about the storage of a data set.
+
+    Measured epochs of plain files and of one packed file, cold, beside its answer and its forecast.
+
+    Examples:
+        python -m benchmarks advice data --repeats 3
+        python -m benchmarks advice data --latency-ms 10
+    """
+    return advising.bench_advice(source, config)
+
+
+def _growth(place: Path, config: growth.GrowthConfig) -> Result:
+    """Packing and opening sets of ten thousand to a million tiny samples.
+
+    Processor time and system calls per sample, which must not grow with the set. It needs FUSE, and 6 GB in
+    the folder DIR, where its files are made.
+
+    Examples:
+        python -m benchmarks growth /tmp --repeats 3
+    """
+    return growth.bench_growth(place, config)
+
+
 _MORE = {
     "stage": Topic(_stage, (*_FIELDS, "caches")),
     "decode": Topic(_decode, tuple(name for name in _FIELDS if name != "cap")),
@@ -139,6 +175,8 @@ _MORE = {
         _peers, ("repeats", "count", "seed", "cap", "step"), peers.PeersConfig, publish=peers.publish
     ),
     "slow": Topic(_slow, (*_FIELDS, "latency_ms"), slow.SlowBenchConfig),
+    "advice": Topic(_advice, ("repeats", "seed", "latency_ms"), advising.AdviceBenchConfig),
+    "growth": Topic(_growth, ("repeats", "seed", "counts"), growth.GrowthConfig),
     "opening": Topic(_opening, ("repeats", "seed")),
     "scaling": Topic(_scaling, ("repeats", "seed", "latency_ms", "servers"), scaling.ScalingBenchConfig),
     "objectstore": Topic(_objectstore, ("repeats", "count", "seed")),

@@ -87,7 +87,7 @@ def bench_opening(packed: Path, config: BenchConfig | None = None) -> Result:
     with slowfs.mounted(packed.parent, SlowConfig(latency_s=0)) as shown:
         bench.measure(
             "opening and one sample",
-            [Case(name, partial(_opened, shown, packed.name, data_files), format=name)],
+            [Case(name, partial(opened, shown, packed.name, data_files), format=name)],
             place=packed,
             whole=whole,
             touched="one sample read",
@@ -106,9 +106,16 @@ def bench_opening(packed: Path, config: BenchConfig | None = None) -> Result:
     return bench.result()
 
 
-def _opened(shown: SlowFolder, name: str, data_files: int) -> Outcome:
+def opened(shown: SlowFolder, name: str, data_files: int) -> Outcome:
+    """Open a packed data set in a slow folder, and count the requests.
+
+    Args:
+        shown: The slow folder.
+        name: Of the data set in it.
+        data_files: How many files have the data.
+    """
     with requests(shown) as asked:
-        found = _said(OPEN, str(shown.path / name))
+        found = said(OPEN, str(shown.path / name))
     counts = {kind: asked[kind] for kind in ("lookups", "opens", "metadata", "reads", "bytes")}
     per_file = (counts["metadata"] + counts["reads"]) / data_files
     return Outcome(
@@ -117,11 +124,11 @@ def _opened(shown: SlowFolder, name: str, data_files: int) -> Outcome:
 
 
 def _loaded(packed: Path, method: str, workers: int) -> Outcome:
-    found = _said(LOAD, str(packed), method, str(workers), str(BATCH), str(BATCHES))
+    found = said(LOAD, str(packed), method, str(workers), str(BATCH), str(BATCHES))
     return Outcome(BATCH, 0, found.pop("seconds"), found)
 
 
-def _said(program: str, *words: str) -> dict[str, Any]:
+def said(program: str, *words: str) -> dict[str, Any]:
     """Run a program in a process of its own, and return the record that it printed."""
     with TemporaryDirectory() as folder:
         script = Path(folder, "program.py")  # a file, because spawned workers import it

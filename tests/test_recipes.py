@@ -227,3 +227,16 @@ def test_the_figures_of_the_readme_show_the_records(monkeypatch):
     (said,) = re.findall(r"!\[(.*?)\]\(results/overview\.svg\)", (ROOT / "README.md").read_text())
     medians = {f"{record.spread.median:,.0f}" for panel in draw_results.panels() for record in panel}
     assert set(re.findall(r"[\d,]*\d{3}", said)) <= medians
+
+
+def test_cited_figures_of_storage_come_with_their_sources_and_stand_beside_ours(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import site_pages
+
+    page = site_pages.storage_page().partition("## Figures of centres")[2]
+    rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| ")][1:]
+    cited = [row for row in rows if "https://" in row[-1]]
+    assert len(cited) >= 4 and len(rows) > len(cited)
+    text = (ROOT / "docs/moving_data.md").read_text()
+    for figure in (row[1] for row in cited[:3]):
+        assert f"{figure} MB/s" in text

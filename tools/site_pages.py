@@ -8,6 +8,7 @@ import argparse
 import ast
 import importlib
 import inspect
+import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +20,7 @@ from smallfiles.measure.probe import LOCAL, METADATA
 from smallfiles.measure.record import Record, load
 from smallfiles.measure.table import reference_of, times
 from smallfiles.progress import bytes_text
+from smallfiles.scaling import Storage
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOMS = "machine sources manifest formats pack staging objectstore images loading ring training"
@@ -116,7 +118,28 @@ def storage_page() -> str:
         "`smallfiles simulate --records R.json` and `smallfiles advise DIR --records R.json` reckon with it. "
         "The slow folders are those of `smallfiles slowfs`, which are only read."
     )
-    return "\n\n".join(("# What storage is like, here and elsewhere", text, "\n".join(lines))) + "\n"
+    parts = ("# What storage is like, here and elsewhere", text, "\n".join(lines), _cited())
+    return "\n\n".join(parts) + "\n"
+
+
+def _cited() -> str:
+    """Return a table of the figures of centres, with their sources, beside ours."""
+    cited = json.loads((RESULTS / "cited/storage.json").read_text())
+    disk = next(each for each in load(RESULTS / "storage/virtual_disk.json") if each.bytes > 1e6)
+    ours = [
+        (f"assumed by `smallfiles simulate`, {Storage.targets} targets", Storage.target_bytes_s, "", ""),
+        (f"the virtual disk above, {disk.name}", disk.spread.median * disk.bytes, "measured here", ""),
+    ]
+    rows = [
+        *(
+            (each["storage"], 1e6 * each["mb_per_s_and_target"], each["known_from"], f"<{each['source']}>")
+            for each in cited
+        ),
+        *ours,
+    ]
+    lines = [f"| {name} | {rate / 1e6:,.0f} | {known} | {source} |" for name, rate, known, source in rows]
+    head = "| storage | MB/s of one target | known from | source |\n|---|---:|---|---|"
+    return "\n".join(("## Figures of centres", "", head, *lines))
 
 
 def _storage_text(record: Record) -> str:

@@ -162,21 +162,35 @@ def _advised(advice: Advice, plan: TrainingPlan, found: Measured) -> Iterator[st
     yield from (*advice.reasons, "")
     yield aligned(("way", "an epoch", "GPUs wait", f"{plan.epochs} epochs", "limit"), rows)
     if advice.way == "files":
-        yield from _leave(advice.forecasts["files"].epoch_s, plan, found)
+        yield from _leave(advice, plan, found)
     else:
-        yield f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:"
+        before, after = (in_seconds(3600 * advice.hours[way]) for way in ("files", advice.way))
+        times = f": {plural(plan.epochs, 'epoch')} take {after} in place of {before}"
+        yield f"\n{_DO[advice.way]}{times if advice.saved >= _CLEAR else ''}."
+        yield f"Use {plural(advice.workers, 'worker')} per GPU:"
     yield from (f"  {command}" for command in advice.commands)
 
 
-def _leave(epoch_s: float, plan: TrainingPlan, found: Measured) -> Iterator[str]:
+_DO = {
+    "packed": "Pack the files into one file",
+    "shards": "Pack the files into shards, which are read in order",
+    "staged": "Pack the files into one file, and copy it to each node at the start of the job",
+    "broadcast": "Pack the files into one file, and send it to all nodes at the start of the job",
+}
+_CLEAR = 0.005  # of the time; a smaller share is shown as 0 %
+
+
+def _leave(advice: Advice, plan: TrainingPlan, found: Measured) -> Iterator[str]:
     """Say why plain files may stay, with the numbers that this depends on."""
+    epoch_s = advice.forecasts["files"].epoch_s
     rate, capacity = found.samples / epoch_s, plan.metadata_ops_s or Storage.metadata_ops_s
     quota = (
         f"{found.files_share:.0%} of your quota of files is used"
         if found.files_share
         else "no quota was found"
     )
-    yield f"\nLeave the {found.samples:,} files as they are ({quota}): packing them saves no time here."
+    saved = f"only {advice.saved:.0%} of the" if advice.saved >= _CLEAR else "no"
+    yield f"\nLeave the {found.samples:,} files as they are ({quota}): packing them saves {saved} time here."
     yield f"{plural(plan.epochs, 'epoch')} on {plural(plan.nodes, 'node')} read {rate:,.0f} files per second."
     yield f"One node can read {1 / found.together_s:,.0f}, and one file takes {1e3 * found.alone_s:.2g} ms."
     if found.shared:

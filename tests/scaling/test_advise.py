@@ -10,13 +10,16 @@ import shlex
 import socket
 import string
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import smallfiles.images
 from smallfiles.advise import Measured, advise, costs_of, measure_folder
 from smallfiles.cli import build_parser, main
+from smallfiles.cli.simulate import _advised
 from smallfiles.errors import SourceError
 from smallfiles.formats.tar.shards import TarOptions
 from smallfiles.machine.filesystems import FileSystem
@@ -139,6 +142,21 @@ def test_advice_to_leave_files_comes_with_the_numbers_that_it_depends_on(folder,
     assert "Leave the 30 files as they are (no quota was found): packing them saves no time here." in said
     assert "3 epochs on 1 node read 4 files per second." in said and "smallfiles profile -- python" in said
     assert "metadata servers can do" not in said  # a local disk has none
+
+
+def test_the_answer_to_pack_says_what_it_saves_and_why_files_cannot_be_advised():
+    slow = dataclasses.replace(IMAGENET, samples=100_000, alone_s=0.02, stripes=16, local_bytes=0)
+    fast = dataclasses.replace(slow, alone_s=0.001, cold=False)
+    plan = TrainingPlan(gpus=1, step_s=0.1, epochs=2)
+    said = ["\n".join(_advised(advise(each, plan, "d"), plan, each)) for each in (slow, fast)]
+    assert re.search(r"Pack the files into one file: 2 epochs take .* in place of .*\.", said[0])
+    assert "Pack the files into one file.\n" in said[1]  # it saves no time
+    assert ["the files came from the page cache" in text for text in said] == [False, True]
+
+
+def test_decoding_is_measured_in_processor_time_whatever_else_runs(folder, monkeypatch):
+    monkeypatch.setattr(smallfiles.images, "RandomResizedCrop", lambda size: lambda data, rng: sleep(0.02))
+    assert 0 < measure_folder(folder).decode_s < 0.01
 
 
 def test_workers_are_as_many_as_decoding_needs_and_the_job_has():

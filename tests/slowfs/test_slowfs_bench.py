@@ -1,5 +1,7 @@
 """Packing from a slow folder is measured against scripts and against what the mount serves."""
 
+import re
+
 import pytest
 
 from benchmarks.__main__ import main
@@ -34,3 +36,26 @@ def test_the_command_saves_a_record_of_every_method_with_its_storage_and_shows_t
     by_name = {record.name: record for record in records}
     assert by_name[SERIAL].extra["in_flight"] == 1 and by_name["tar"].extra["in_flight"] == 32
     assert by_name[SERIAL].spread.maximum <= 1 / (2 * 0.001)  # a look-up and an open for each sample
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fuse")
+def test_advice_is_measured_beside_epochs_of_plain_files_and_of_a_packed_file(images, tmp_path, capsys):
+    words = ["advice", str(images), "--latency-ms", "20", "--repeats", "1"]
+    assert main([*words, "--save", str(tmp_path / "advice.json")]) == 0
+    assert "note: advised: packed" in capsys.readouterr().err
+    files, packed = load(tmp_path / "advice.json")
+    assert files.extra["opens_per_1000"] >= 1000 and packed.extra["opens_per_1000"] < 100
+    assert files.extra["forecast_per_s"] < packed.extra["forecast_per_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fuse")
+def test_growth_counts_what_a_sample_costs_in_sets_of_several_sizes(tmp_path, capsys):
+    assert main(["growth", str(tmp_path), "--counts", "1000,4000", "--repeats", "1"]) == 0
+    said = capsys.readouterr().err
+    for name in ("arrow", "tar"):
+        assert f"note: {name}, 1,000 / 4,000 samples: packing takes" in said
+    (calls,) = re.findall(r"arrow.* and ([\d.]+) / ([\d.]+) system calls per sample", said)
+    assert float(calls[1]) <= 1.1 * float(calls[0])
+    assert not list(tmp_path.iterdir())
