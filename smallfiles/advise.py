@@ -385,7 +385,7 @@ def _unknown(found: Measured, plan: TrainingPlan) -> Iterator[str]:
     if plan.metadata_ops_s is None and plan.nodes > 1:
         yield (
             f"the servers were taken to do {Storage().metadata_ops_s:,.0f} operations per second for all; "
-            "ask your site, and give its answer with --metadata-ops"
+            "ask your site, and advise again with its number of metadata operations"
         )
     if found.files_share >= _FULL:
         yield f"{found.files_share:.0%} of your quota of files is used"

@@ -425,7 +425,7 @@ for name, (storage, way) in cases.items():
 #
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
-# Take ImageNet-21k as an example: 14 million images, 1.6 TB together, and 8 nodes with 400 GB of free memory each.
+# Take ImageNet-21k: 14 million images, 1.6 TB, and 8 nodes with 400 GB of free memory each.
 # The data is not in an object store. It does not fit into a node. No program needs paths, and the samples may be read in
 # any mixed order. So the chart ends at shards.
 #
@@ -439,7 +439,7 @@ print(f"32 GPUs, 64 images in 0.1 s each: {images * epochs / (32 * 64) * 0.1 / 3
 
 # %% [markdown]
 # The metadata server needs twice as long as the GPUs, so the GPUs wait half of the time. `smallfiles advise` makes this
-# forecast for a folder that it measures. Here we pass the measurements in by hand:
+# forecast for a folder that it measures. Here we pass in the measurements:
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -463,9 +463,9 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 
 # %% [markdown]
-# The chart ended at shards, but `advise` names one packed file, because it computes with the number of nodes. On 8 nodes,
-# both ways keep the GPUs busy. If several ways are within about 5 % of the best, `advise` prefers one packed file, then a
-# copy, then shards. For 16 nodes, it names shards. If the chart and `advise` differ, follow `advise`.
+# The chart ended at shards, but `advise` names one packed file, because on 8 nodes both ways keep the GPUs busy. Within
+# about 5 % of the best, it prefers one packed file, then a copy, then shards. If the chart and `advise` differ, follow
+# `advise`.
 #
 # **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
 # to 0. Which way is advised now?
@@ -489,12 +489,12 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 # | NVMe in the node | once the files are there | filling it: pack the files for the copy |
 # | object store | if objects are large | tens of ms per request |
 #
-# Each copy visits every file, too.
+# Each copy visits every file.
 #
 # `advise` says *leave the files as they are* only if all of this is true:
 #
 # - Your quota of files is not nearly used up.
-# - It has read the files cold (not from the page cache), or from a disk in the node.
+# - It has read the files cold, or from a disk in the node.
 # - It knows what shared servers can do (`--metadata-ops`), or you use one node.
 # - It forecasts that packing saves less than 5 %.
 #
@@ -514,8 +514,19 @@ for name, (about, operations_s) in storages.items():
         print(f"{name:16} {count:2} nodes: {best.way:6} {best_h:5.2f} h, plain files {files_h:5.2f} h")
 
 # %% [markdown]
-# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On the disk pool, even one node waits
-# for files. A disk in the node is never shared.
+# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On the disk pool, even one node waits.
+#
+# Is `advise` right? The folded cell shows recorded epochs:
+
+# %% jupyter={"source_hidden": true}
+places = {"ext4": "local disk", "fuse.smallfiles-slowfs": "10 ms a request", "fuse.mfs": "MooseFS"}
+for each in measure.load(worksheet.CHECKOUT / "results/advice.json"):
+    rate, way = each.spread.median, each.extra["advised"]
+    print(f"{places[each.filesystem]:15} {each.name:11} {rate:4.0f} samples/s; advised: {way}")
+
+# %% [markdown]
+# Where a file takes 1 ms, plain files are equally fast, and `advise` leaves them. With 10 ms per request, they are half
+# as fast. On MooseFS, each file still costs three metadata requests.
 #
 # ### Now your site
 #
