@@ -239,7 +239,7 @@ SUPPORTED = {
     "packed files": {"split", "follow_links", "ignore", "where"},
     "shards of others": _READING | {"where"},
 }
-"""Which fields of `SourceOptions` each reader supports; `sizes` is only a hint."""
+"""Which fields of `SourceOptions` each reader supports. `sizes` is a hint. A new reader adds a row."""
 
 
 @dataclass(frozen=True)

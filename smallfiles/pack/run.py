@@ -120,17 +120,21 @@ def _pack(source: Source, out: Path, config: PackConfig) -> PackReport:
 
 
 def refuse_finished(out: Path, config: PackConfig) -> None:
-    """Refuse an output that is there, before its source is walked for minutes.
+    """Refuse an output that exists, before its source is walked for minutes.
+
+    What killed runs of this output left behind is removed first.
 
     Args:
         out: As for `pack`.
-        config: As for `pack`. A part that is there is none to refuse: it may be the very same.
+        config: As for `pack`. A part that exists is not refused, since it may be the same part.
 
     Raises:
-        OutputExistsError: It is there already.
+        OutputExistsError: The output exists already.
     """
     out = Path(out)
     sweep(out if config.part is None else part_folder(out, config.part))
+    if config.merge and out.exists():  # a merge was killed after it published its output
+        shutil.rmtree(part_folder(out, (1, 1)).parent, ignore_errors=True)
     refuse_existing(out)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from packing import FORMATS, contents
 
 from smallfiles import formats, sources
-from smallfiles.errors import DamagedFileError, PackError, UsageError
+from smallfiles.errors import DamagedFileError, OutputExistsError, PackError, UsageError
 from smallfiles.pack import PackConfig, pack, parse_part
 from smallfiles.pack.job import balanced
 
@@ -102,3 +103,18 @@ def test_a_merge_of_parts_that_nothing_vouches_for_says_so(source, tmp_path):
         pack(source, out, replace(trusting, part=(k, 2)))
     with pytest.warns(UserWarning, match="2 files of parts packed with --no-digest and --verify none"):
         pack(source, out, replace(trusting, merge=True))
+
+
+def test_a_merge_that_was_killed_after_publishing_leaves_no_parts(source, tmp_path, monkeypatch):
+    out = tmp_path / "out.tars"
+    for k in (1, 2):
+        pack(source, out, PackConfig(part=(k, 2)))
+    killed = Mock(side_effect=KeyboardInterrupt)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("smallfiles.pack.run.shutil", Mock(rmtree=killed))
+        pack(source, out, PackConfig(merge=True))
+    assert [*tmp_path.glob("out.tars.parts/*")]
+    with pytest.raises(OutputExistsError, match="exists already"):
+        pack(source, out, PackConfig(merge=True))
+    assert not [*tmp_path.glob("*.parts")]
+    assert out.exists()
