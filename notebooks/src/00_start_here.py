@@ -346,7 +346,7 @@ for name, number in files.items():
 # requests. But an import also asks for the attributes of thousands of files, which we have not counted.
 #
 # The second line is the remedy: put the whole environment into one file, which each node opens once
-# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). The data servers deliver its bytes, and
+# ([06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file)). The data servers deliver its bytes, and
 # only the parts that are read.
 
 # %% [markdown] id="order" tags=["optional"]

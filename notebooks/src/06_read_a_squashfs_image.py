@@ -8,32 +8,33 @@
 # files again. Where mounting is not allowed, a library can read it. In this notebook, an *image* is a photograph, and the
 # archive is called a *squashfs file*.
 #
-# The 35 minutes are for *Look inside* and sections 1 and 4. Do section 2 if your programs need a mount, section 3 if your data
-# is text, and section 5 if your Python environment starts slowly.
+# The 35 minutes are for *Look inside* and sections 1 to 3. Do section 4 if your programs need a mount, section 5 if you want
+# to check a file with a second program, section 6 if your data is text, and section 7 if your Python environment starts
+# slowly.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - Which settings make a squashfs file slow to read?
+# - Why does a reader return correct samples in one process, and wrong samples in two?
 # - Do I need a mount?
 # - When does compression make reading faster?
-# - Why does a reader return correct samples in one process, and wrong samples in two?
 # - What if my Python environment has more files than my quota allows?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - pack a squashfs file that is fast to read at random,
-# - read it from any process without a mount,
-# - find the bandwidth below which compression pays,
 # - write a reader that is correct in several workers and threads,
+# - read a squashfs file without a mount, or bind it into a container,
+# - find the bandwidth below which compression pays,
 # - put an environment into one file.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
 # The main findings of this notebook are counts of bytes, opens, requests and wrong samples, which are the same on a busy
-# machine. Measured times are not: if other programs use your CPUs, the rates of section 2 change most.
+# machine. Measured times are not: if other programs use your CPUs, the rates of section 4 change most.
 
 # %% id="start"
 import sys
@@ -98,344 +99,111 @@ print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {read
 # %% [markdown]
 # The squashfs file contains three more files, with the labels and the order of the samples.
 
-# %% [markdown] id="settings" tags=["core"]
-# ## 1 · Choose the settings
+# %% [markdown] id="fragments" tags=["core"]
+# ## 1 · Leave out fragments
 #
-# Squashfs can compress files, and it can join small files. Both save space, and both can make random reads slow:
+# Squashfs can join small files, and the last pieces of large files, in one block, which is called a *fragment*. This saves
+# space. But a compressed block can only be unpacked as a whole.
 #
-# | Setting | What it does | What must be unpacked to read one image |
-# |---|---|---|
-# | compression | cuts each file into *blocks* and compresses each block | all blocks of the image |
-# | *fragments* | joins small files, and the last pieces of large files, in one block | also the neighbours of the image in its block |
-#
-# The next cell writes the same images with four settings. The first one is the default of the program `mksquashfs` (gzip, blocks
-# of 128 KiB) with its option `-tailends`, which joins the last pieces of large files, too.
+# How much must be unpacked to read one image? We write the same images three times with gzip, with different fragments:
 
 # %% tags=["slide"]
 from pysquashfs import pack as write_squashfs
 
-gzip = {"compression": "gzip", "level": 9}
-settings = {
-    "gzip, fragments": {**gzip, "fragments": True},
-    "gzip, 1 MiB fragments": {**gzip, "fragments": True, "block_bytes": 1 << 20},
-    "gzip, no fragments": gzip,
-    "raw, no fragments": {},
-}
 photos = [(reader.key(index), bytes(reader.read(index))) for index in range(240)]
+joined = {
+    "fragments of 1 MiB": {"fragments": True, "block_bytes": 1 << 20},
+    "fragments of 128 KiB": {"fragments": True},
+    "no fragments": {},
+}
+
+# %% [markdown]
+# The program `mksquashfs` makes fragments of 128 KiB by default. `info` counts the bytes to unpack for each byte of an image.
+#
+# > **Predict.** How many is it with fragments of 1 MiB: 1, 3, or 9?
+
+# %% tags=["slide"]
+guess = None  # your guess: bytes to unpack per byte of an image
+unpacked = {}
+for name, options in joined.items():
+    path = setup.scratch / f"{name}.sqfs"
+    write_squashfs(path, photos, overwrite=True, compression="gzip", level=9, **options)
+    unpacked[name] = SquashFS(path).info()["read_amplification"]
+most = max(unpacked.values())
+title = f"With fragments of 1 MiB, a read unpacks {most:.0f} times the image's size"
+figures.bars(unpacked, title, x="bytes to unpack per byte of an image", counted=True, guess=guess)
+
+# %% [markdown]
+# A fragment of 1 MiB contains about ten images, and all of them must be unpacked to read one. A fragment of 128 KiB has room
+# for one image and a piece, so most images need little more than their own bytes.
+#
+# **Finding.** Without fragments, a read unpacks only its own image. If your file has raw fragments, the library still fetches
+# only its own image, but a mount fetches the whole fragment.
+
+# %% [markdown] id="settings" tags=["core"]
+# ## 2 · Leave photographs uncompressed
+#
+# Squashfs compresses blocks by default, and photographs are compressed already. What does it save, and what does it cost to
+# compress them again?
+#
+# > **Predict.** Suppose that a random read of a raw image takes time 1. How long does a read of a gzip-compressed image take:
+# > 2, 20 or 200?
+
+# %% tags=["slide"]
+guess = None  # your guess: how many times as long as raw
+gzip = {"compression": "gzip", "level": 9}
 written, photo_bytes = {}, sum(len(data) for _, data in photos)
-for number, (name, options) in enumerate(settings.items()):
-    path = setup.scratch / f"setting-{number}.sqfs"
+for name, options in {"raw": {}, "zstd": {"compression": "zstd"}, "gzip": gzip}.items():
+    path = setup.scratch / f"{name}.sqfs"
     write_squashfs(path, photos, overwrite=True, **options)
     written[name] = SquashFS(path)
-    print(f"{name:21} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
+    print(f"{name:4} {path.stat().st_size / photo_bytes:6.1%} of the images' size")
 
 # %% [markdown]
-# To read an image, its blocks must be fetched. `info` counts how many bytes these blocks have for each byte of an image.
-#
-# > **Predict.** How many bytes must be fetched for each byte of an image from *gzip, 1 MiB fragments*: 1, 3, or 9?
+# The next cell measures what this costs. It also decodes the images with Pillow, to compare with.
 
-# %%
-guess = None  # your guess: bytes fetched per byte of an image
-for name, opened in written.items():
-    amount = f"{opened.info()['read_amplification']:5.2f} bytes per byte"
-    print(f"{name:21}", amount, f"(your guess: {guess})" * ("1 MiB" in name))
-
-# %% [markdown]
-# A fragment of 1 MiB contains about ten images, and all of them must be fetched and unpacked to read one. With blocks of
-# 128 KiB, most images need little more than their own bytes. But with gzip these bytes must also be unpacked.
-#
-# Suppose that a random read from *raw, no fragments* takes time 1. How long does one from *gzip, fragments* take: 2, 10 or 100?
-
-
-# %%
+# %% tags=["slide"]
 def read_all(opened):
     for key in random.sample(opened.paths, len(opened)):  # in another order in each round
         opened.read(key)
     return len(opened)
 
 
-found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, unit="images")
+ways = {name: partial(read_all, opened) for name, opened in written.items()}
+ways["decode"] = lambda: sum(1 for _, data in photos if Image.open(io.BytesIO(data)).load())
+found = measure.compare(ways, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times, and prints how long it takes to decode an image.
+# The folded cell draws the times.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
-raw, default = "raw, no fragments", "gzip, fragments"
-title = f"A read from gzip with fragments takes about {found.times(raw, default).median:.0f} times as long as raw"
-rates = {name: np.array(found.rates_per_s(name)) for name in written}
-times = {name: np.median(rates[raw]) / runs for name, runs in rates.items()}
-x, note = f"time of a random read, relative to {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
-show.figure(figures.bars(times, title, x=x, base=raw, note=note, log=True))
-for name in written:
-    print(f"{name:21} {1e6 / np.median(rates[name]):5,.0f} µs per image")
-decode_all = {"decoding": lambda: sum(1 for _, data in photos if Image.open(io.BytesIO(data)).load())}
-decoding = measure.compare(decode_all, rounds=3, unit="images", bar=False)
-print(f"{'decoding':21} {1e6 / np.median(decoding.rates_per_s('decoding')):5,.0f} µs per image")
+factor = found.times("raw", "gzip").median
+title = f"Reading a gzip-compressed image takes about {factor:.0f} times as long as a raw one"
+rates = {name: np.array(found.rates_per_s(name)) for name in ways}
+times = {name: np.median(rates["raw"]) / runs for name, runs in rates.items()}
+x, note = "time per image, relative to a raw read", f"warm page cache; 1 is {1e6 / np.median(rates['raw']):.0f} µs"
+show.figure(figures.bars(times, title, x=x, base="raw", note=note, log=True, guess=guess, guess_of="gzip"))
 
 # %% [markdown]
-# Expect a factor of 8 to 40, depending on the machine. Nearly all of it comes from gzip, which saves almost nothing on
-# photographs. With fragments of 1 MiB, about ten images are unpacked for each one, and this takes at least as long as decoding
-# it.
+# **Finding.** Compressing a photograph again saves almost nothing, and makes each read slower: 8 to 40 times with gzip, and about
+# twice with zstd.
 #
 # Does this matter on a cluster? There, each read also waits for its bytes, so the factor is smaller. But unpacking takes as much
 # CPU time as here, and decoding needs the same CPUs.
 #
-# **Your turn.** Guess the time of zstd. Then add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run the
-# cells from there again.
-#
-# <details>
-# <summary>Answer</summary>
-#
-# We measured about twice the time of *raw, no fragments*.
-#
-# </details>
-#
-# `info` looks for both faults in any squashfs file. `python -m pysquashfs info FILE` does the same:
+# `mksquashfs` uses gzip by default, and fragments for small files. `info` finds such faults in any squashfs file, and
+# `python -m pysquashfs info FILE` prints the same:
 
 # %%
-for name in (default, raw):
-    print(f"{name}:", *written[name].info()["findings"], sep="\n  ")
-for opened in written.values():
-    opened.close()
+facts = SquashFS(setup.scratch / "fragments of 1 MiB.sqfs").info()
+print(*facts["findings"], "Better:", facts["recommended"], sep="\n")
 
 # %% [markdown]
-# To avoid both faults with `mksquashfs` 4.4 or later, use these options:
-
-# %%
-from pysquashfs.info import RECOMMENDED
-
-print(RECOMMENDED)
-
-# %% [markdown]
-# <details>
-# <summary>What do they mean?</summary>
-#
-# `-noD` and `-noF` leave data and fragments uncompressed. `-no-fragments` stores each file separately. Only the index is
-# compressed with gzip. Without `-noappend`, a second run adds all files again. `-no-xattrs`, `-all-root` and the two options
-# with `time` remove attributes, owners and times, so that equal data give an equal file. `-no-exports` omits a table that
-# only NFS needs.
-#
-# </details>
-
-# %% [markdown] id="mount" tags=["optional"]
-# ## 2 · Compare the library with a mount
-#
-# *Optional, 7 minutes.* A program can read the images in three ways: as plain files, as files of a mounted squashfs file, or
-# with the library. How do they differ? We count how many files each of them opens. Python reports every open to an
-# *audit hook*.
-
-# %%
-keys = [reader.key(index) for index in random.Random(1).sample(range(len(reader)), len(reader))]
-
-
-def read_files(folder, keys=keys):
-    for key in keys:
-        file = os.open(f"{folder}/{key}", os.O_RDONLY)
-        os.read(file, os.fstat(file).st_size)
-        os.close(file)
-    return len(keys)
-
-
-def read_library(opened):
-    return sum(1 for key in keys if opened.read(key))
-
-
-opens, by_name = [], {"plain files": partial(read_files, source.root)}
-sys.addaudithook(lambda event, about: opens.append(about[0]) if event == "open" else None)
-with SquashFS(packed) as opened:
-    by_name["library"] = partial(read_library, opened)
-    for name, work in by_name.items():
-        opens.clear()
-        print(f"{name}: {work()} images, {len(opens)} files opened")
-
-# %% [markdown]
-# Plain files need an open, a read and a close for each image. A mount needs the same calls. The library opens the squashfs
-# file once. It finds each image in its index, and here it copies the bytes from a memory map, without any call of the kernel.
-#
-# > **Predict.** The bytes are in the page cache. Which way is fastest for a random image: plain files, a mount, or the
-# > library?
-
-# %%
-guess = None  # your guess: "plain files", "mount" or "library"
-
-# %% [markdown]
-# The folded cell measures all three. It mounts the file in two ways, if this machine allows them: by the kernel itself, and with
-# *FUSE*, where a helper program reads the squashfs file for the kernel.
-
-# %% jupyter={"source_hidden": true}
-from contextlib import ExitStack
-from time import perf_counter
-
-from pysquashfs import mount
-from pysquashfs.mounting import how_to_mount
-
-def first_epoch(way):
-    """Images per second in the first epoch of a new mount."""
-    with mount(packed, way=way) as folder:
-        began = perf_counter()
-        return read_files(folder) / (perf_counter() - began)
-
-
-works = [way.name for way in how_to_mount(packed) if way.available and way.inside]  # inside: from this running program
-mounts = {"FUSE" if "fuse" in name else name: name for name in reversed(works)}
-with ExitStack() as stack:
-    ways = {"plain files": partial(read_files, source.root)}
-    ways["library"] = partial(read_library, stack.enter_context(SquashFS(packed)))
-    first = {f"mount ({kind}), first epoch": [first_epoch(way) for _ in range(5)] for kind, way in mounts.items()}
-    for kind, way in mounts.items():
-        folder = stack.enter_context(mount(packed, way=way))
-        ways[f"mount ({kind}), later epochs"] = partial(read_files, folder)
-    speeds = measure.compare(ways, rounds=5, unit="images")
-rates = first | {name: speeds.rates_per_s(name) for name in speeds.runs}
-best = dict(sorted({name: max(runs) for name, runs in rates.items()}.items(), key=lambda row: -row[1]))
-
-# %% [markdown]
-# The folded cell draws the best runs.
-
-# %% jupyter={"source_hidden": true}
-gain = best["library"] / best["plain files"]
-title = f"Measured here, the library reads {gain:.1f} times as many images per second as plain files"
-if not mounts:
-    title += "; no mount works here"
-guessed = next((name for name in best if guess and name.startswith(guess)), None)
-x = {"x": "images per second", "note": "best of 5 runs; plain files and squashfs file in the page cache", "groups": ("later", "first", "library")}
-show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
-
-# %% [markdown]
-# Both mounts are slow in the first epoch, because the kernel must first find each file and fetch its bytes. In later epochs it
-# remembers names and bytes. On an idle machine, the kernel's own mount is then about as fast as plain files. With FUSE, the
-# kernel still asks the helper program at each open.
-#
-# `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng, if it is installed
-# (`apt-get install libsquashfs1`). The two back ends find files with different code, so each can check the other. The next cell
-# reads a raw and a compressed file with both:
-
-# %%
-from pysquashfs.libsquashfs import available
-
-two_files = {"raw": setup.scratch / "setting-3.sqfs", "gzip": setup.scratch / "setting-2.sqfs"}
-back_ends = ("python", "libsquashfs") if available() else ("python",)
-readers = {}
-for kind, path in two_files.items():
-    for name in back_ends:
-        readers[kind, name] = SquashFS(path, backend=name)
-wrong = sum(each.read(key) != data for each in readers.values() for key, data in photos)
-print(wrong, "are wrong")
-
-# %% [markdown]
-# The folded cell measures both back ends and the mounts. It measures later epochs: each mount has read every image once before.
-
-# %% jupyter={"source_hidden": true}
-with ExitStack() as stack:
-    ways = {f"{kind}, {name}": partial(read_all, stack.enter_context(each)) for (kind, name), each in readers.items()}
-    for kind, path in two_files.items():
-        for short, way in mounts.items():
-            folder = stack.enter_context(mount(path, way=way))
-            read_files(folder, [key for key, _ in photos])
-            ways[f"{kind}, mount ({short})"] = partial(read_files, folder, [key for key, _ in photos])
-    speeds = measure.compare(ways, rounds=5, unit="images")
-by_file = sorted(ways, key=lambda name: name.startswith("gzip"))  # raw first
-costs = {name: 1e6 / max(speeds.rates_per_s(name)) for name in by_file}
-factor = costs["gzip, python"] / costs["raw, python"]
-title = f"The Python back end takes {factor:.0f} times as long for a compressed photograph as for a raw one"
-axis = {"x": "time of a random image (µs)", "note": "best of 5 runs; all in the page cache", "log": True}
-show.figure(figures.bars(costs, title, base="raw, python", **axis))
-
-# %% [markdown]
-# By default, `SquashFS` uses the Python back end, unless only the library can unpack the file. `info()` says which back end
-# reads, and why. Files are written with Python unless you ask for the library, so that equal data gives equal bytes on every
-# machine.
-#
-# <details>
-# <summary>Python, the C library, or a mount?</summary>
-#
-# | File | Use | Why |
-# |---|---|---|
-# | raw | Python | it copies from a memory map and makes no call of the kernel |
-# | compressed, each image read once | either back end | both spend their time in zlib, and the first epoch of a mount is slow |
-# | compressed, images read again | the kernel's mount | while there is memory, the kernel keeps the unpacked pages; a library unpacks again |
-# | lzma, or zstd without its Python package | libsquashfs | the Python back end cannot unpack it |
-# | any, if mounts and C libraries are not allowed | Python | it needs only NumPy |
-#
-# </details>
-#
-# <details>
-# <summary>Programs in a container</summary>
-#
-# A program that needs files can also run in a container. Apptainer binds a squashfs file into the container as a folder, so you
-# need not mount it yourself ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
-#
-# ```bash
-# apptainer exec --mount type=bind,src=data.sqfs,dst=/data,image-src=/,ro image.sif python train.py /data
-# ```
-#
-# </details>
-#
-# <details>
-# <summary>What about EROFS?</summary>
-#
-# Containers begin to use a newer format, EROFS. It has been part of Linux since 5.4, and
-# [containerd](https://github.com/containerd/containerd/blob/main/docs/snapshotters/erofs.md) can run containers from it. It
-# compresses into [blocks of a fixed size](https://docs.kernel.org/filesystems/erofs.html), so a small read unpacks little.
-# Raw photographs gain nothing from that. EROFS needs a mount, and the kernels of many clusters are older. So squashfs is
-# still the safe choice for data sets.
-#
-# </details>
-
-# %% [markdown] id="compression" tags=["optional"]
-# ## 3 · Compress what compresses
-#
-# *Optional, 5 minutes.* Photographs are compressed already, but annotations are not. They are often JSON, which repeats
-# itself and becomes several times smaller with zstd. Unpacking takes time. But if the storage is slow, it takes even longer to
-# fetch the bytes that compression saves.
-#
-# Below which bandwidth is it faster to read the compressed files?
-#
-# The folded cell packs 300 documents raw and with zstd, and reads them from memory. From the two times and sizes it computes
-# the rate at each bandwidth.
-
-# %% jupyter={"source_hidden": true}
-import json
-
-
-def document(number):
-    chance = random.Random(number)
-    boxes = [
-        {"id": chance.randrange(10**6), "bbox": [round(chance.uniform(0, 640), 2) for _ in range(40)]}
-        for _ in range(chance.randrange(5, 40))
-    ]
-    return f"{number % 10}/{number:06}.json", json.dumps({"width": 640, "objects": boxes}, indent=1).encode()
-
-
-documents = [document(number) for number in range(300)]
-texts, stored = {}, {}
-for name, options in {"raw": {}, "zstd": {"compression": "zstd"}}.items():
-    write_squashfs(setup.scratch / f"text-{name}.sqfs", documents, overwrite=True, **options)
-    texts[name] = SquashFS(setup.scratch / f"text-{name}.sqfs")
-    stored[name] = texts[name].info()["image_bytes"] / len(documents)
-    print(f"{name:5} {stored[name]:7,.0f} bytes per file")
-found = measure.compare({n: partial(read_all, f) for n, f in texts.items()}, rounds=5, unit="files")
-read_s = {name: 1 / max(found.rates_per_s(name)) for name in texts}
-bytes_s = np.geomspace(50e6, 10e9, 41)
-rates = {name: {b: 1 / (each_s + stored[name] / b) for b in bytes_s} for name, each_s in read_s.items()}
-longer_s = read_s["zstd"] - read_s["raw"]
-pays = (stored["raw"] - stored["zstd"]) / longer_s if longer_s > 0 else bytes_s[-1]
-title = f"zstd is faster where the storage gives one reader less than about {float(f'{pays:.2g}') / 1e6:,.0f} MB/s"
-title, marks = (title, {"raw = zstd": pays}) if longer_s > 0 else ("Here zstd is faster at every bandwidth", None)
-axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy"}
-note = "computed from the best of 5 reads from memory"
-show.figure(figures.lines(rates, title, **axes, marks=marks, note=note))
-
-# %% [markdown]
-# Left of the dotted line, it takes less time to unpack than to fetch the bytes that compression saves. On which side is your
-# storage? `smallfiles bench read --order sequential --cache cold FILE` prints the samples per second of one reader. Multiply
-# them by the size of a sample.
-#
-# This holds for long reads, in which many files arrive with one request. If each file is a request of its own, compression hardly
-# matters: the answer takes 0.5 ms, and the bytes that compression saves would take less.
+# The last line avoids both faults. `-noD` and `-noF` leave data and fragments uncompressed, and `-no-fragments` stores each file
+# separately. The other options leave out attributes, owners and times, so that equal folders give equal bytes.
 
 # %% [markdown] id="sharing" tags=["core"]
-# ## 4 · Share one file between workers
+# ## 3 · Share one file between workers
 #
 # Notebook 04 ([section 4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start)) showed that forked workers share the
 # *position* of an open file, so one worker moves the place at which the other one reads. The same happens with plain
@@ -515,6 +283,7 @@ figures.bars(shares, title, x=x, counted=True, guess=guess, guess_of="decoded")
 # `os.pread` takes the position as an argument, so it does not use the shared one. **Your turn:** use it in `my_reader`, until no
 # sample is wrong.
 
+
 # %%
 def my_reader(index):
     start, stop = places[index]
@@ -546,64 +315,212 @@ count_wrong(my_reader)
 #
 # You can now solve [exercise 06](../exercises/06_read_a_squashfs_image.ipynb).
 
-# %% [markdown] id="environment" tags=["optional"]
-# ## 5 · Put an environment into one file
+# %% [markdown] id="mount" tags=["optional"]
+# ## 4 · Read without a mount
 #
-# *Optional, 6 minutes.* A Python environment consists of small files, too, since most modules are files of their own. The
-# folded cell counts the modules of two packages.
+# *Optional, 5 minutes.* A program can read the images in three ways: as plain files, as files of a mounted squashfs file, or
+# with the library. How many files does each way open, and which way is fastest?
+#
+# Files of a mount are read with the same calls as plain files:
 
-# %% jupyter={"source_hidden": true}
-import subprocess
+# %%
+keys = [reader.key(index) for index in random.Random(1).sample(range(len(reader)), len(reader))]
 
-COUNT = """import sys; name = sys.argv[1]; __import__(name)
-mine = (module for key, module in list(sys.modules.items()) if key.split('.')[0] == name)
-print(sum(bool(getattr(module, '__file__', None)) for module in mine))"""
-own = {}
-for name in ("networkx", "torch"):
-    end = subprocess.run([sys.executable, "-c", COUNT, name], capture_output=True, text=True, check=True)
-    own[name] = int(end.stdout)
-    print(f"import {name:9} {own[name]:4,} modules in files of its own")
+
+def read_files(folder):
+    for key in keys:
+        with open(f"{folder}/{key}", "rb", buffering=0) as file:
+            file.read()
+    return len(keys)
+
+
+def read_library(opened):
+    return sum(1 for key in keys if opened.read(key))
+
 
 # %% [markdown]
-# At the start of a job, all processes open these files in the same second. We counted the requests of `import torch` by 8 ranks
-# (`slurm/env/README.md`). In the worst case, no node remembers names. Then the storage received 8,208 opens, and six times as
-# many look-ups, because Python looks for each module in several places. (Notebook 00 counted two requests per file, without
-# these searches.) When the environment was one squashfs file, which was sent once to each node, the storage received 2 opens
-# and 5 look-ups.
+# The folded cell counts the opens of each way, because Python reports every open to an *audit hook*. Then it measures the times.
+# It mounts the file in two ways, if this machine allows them: by the kernel itself, and with *FUSE*, where a helper program
+# reads the squashfs file for the kernel.
+
+# %% jupyter={"source_hidden": true}
+from contextlib import ExitStack
+
+from pysquashfs import mount
+from pysquashfs.mounting import how_to_mount
+
+works = [way.name for way in how_to_mount(packed) if way.available and way.inside]  # inside: from this running program
+mounts = {"FUSE" if "fuse" in name else name: name for name in reversed(works)}
+opens, counts = [], {}
+
+
+def count(event, about):
+    if event == "open" and not f"{about[0]}".startswith("/proc"):  # there the library looks up the file system
+        opens.append(about[0])
+
+
+sys.addaudithook(count)
+with ExitStack() as stack:
+    ways = {"plain files": partial(read_files, source.root), "library": partial(read_library, SquashFS(packed))}
+    for kind, way in mounts.items():
+        ways[f"mount ({kind})"] = partial(read_files, stack.enter_context(mount(packed, way=way)))
+    for name, work in ways.items():
+        opens.clear()
+        work()
+        counts[name] = f"{name}, {len(opens):,} open{'s' * (len(opens) > 1)}"
+    speeds = measure.compare({counts[name]: work for name, work in ways.items()}, rounds=5, unit="images")
+best = {name: max(speeds.rates_per_s(name)) for name in speeds.runs}
+plain, library = counts["plain files"], counts["library"]
+title = f"With one open, the library reads {best[library] / best[plain]:.1f} times as many images per second as plain files"
+axis = {"x": "images per second", "note": "best of 5 runs; all in the page cache"}
+show.figure(figures.bars(best, title + "; no mount works here" * (not mounts), base=plain, **axis))
+
+# %% [markdown]
+# **Finding.** The library needs one open for all images, and a mount needs one for each image. The library finds an image in
+# the index of the squashfs file, and here it copies the bytes from a memory map, without any call of the kernel. With FUSE, each
+# open also waits for the helper program.
 #
-# We repeat this with a smaller package, `networkx`. The folded cell packs it into one file.
+# A program that you cannot change needs files, and so a mount. In a container, Apptainer can do it. It binds a squashfs file into
+# the container as a folder ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
+#
+# ```bash
+# apptainer exec --mount type=bind,src=data.sqfs,dst=/data,image-src=/,ro image.sif python train.py /data
+# ```
+
+# %% [markdown] id="back-ends" tags=["optional"]
+# ## 5 · Check one back end with the other
+#
+# *Optional, 3 minutes.* `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng,
+# if it is installed (`apt-get install libsquashfs1`). They find files with different code, so each can check the other. Do they return the same
+# bytes, and is C faster?
+
+# %%
+from pysquashfs.libsquashfs import available
+
+back_ends = ("python", "libsquashfs") if available() else ("python",)
+readers, wrong = {}, 0
+for kind in ("raw", "gzip"):
+    for name in back_ends:
+        opened = SquashFS(setup.scratch / f"{kind}.sqfs", backend=name)
+        wrong += sum(opened.read(key) != data for key, data in photos)
+        readers[f"{kind}, {name}"] = partial(read_all, opened)
+print(f"{wrong} of {len(readers) * len(photos)} images differ")
+
+# %%
+figures.bars(measure.compare(readers, rounds=5, unit="images", bar=False), log=True)
+
+# %% [markdown]
+# **Finding.** Both return the same bytes. From a compressed file both take about the same time, because both spend it in zlib.
+# From a raw file, Python is not slower, because it copies from a memory map, while the C library calls the kernel for each image.
+#
+# By default, `SquashFS` uses Python, unless only the C library can unpack the file (such as lzma). `info()` says which back end
+# reads, and why.
+
+# %% [markdown] id="compression" tags=["optional"]
+# ## 6 · Compress what compresses
+#
+# *Optional, 5 minutes.* Photographs are compressed already, but annotations are not. They are often JSON, which repeats
+# itself and becomes several times smaller with zstd. Unpacking takes time. But if the storage is slow, it takes even longer to
+# fetch the bytes that compression saves. Below which bandwidth is it faster to read the compressed files?
+#
+# The folded cell makes 300 documents, and the next one packs them raw and with zstd.
+
+# %% jupyter={"source_hidden": true}
+import json
+
+
+def document(number):
+    chance = random.Random(number)
+    boxes = [
+        {"id": chance.randrange(10**6), "bbox": [round(chance.uniform(0, 640), 2) for _ in range(40)]}
+        for _ in range(chance.randrange(5, 40))
+    ]
+    return f"{number % 10}/{number:06}.json", json.dumps({"width": 640, "objects": boxes}, indent=1).encode()
+
+
+documents = [document(number) for number in range(300)]
+
+# %%
+texts, stored = {}, {}
+for name, options in {"raw": {}, "zstd": {"compression": "zstd"}}.items():
+    write_squashfs(setup.scratch / f"text-{name}.sqfs", documents, overwrite=True, **options)
+    texts[name] = SquashFS(setup.scratch / f"text-{name}.sqfs")
+    stored[name] = texts[name].info()["image_bytes"] / len(documents)
+    print(f"{name:5} {stored[name]:7,.0f} bytes per file")
+
+# %% [markdown]
+# The folded cell measures how long a read from memory takes. It adds the time to fetch the stored bytes at each bandwidth.
+
+# %% jupyter={"source_hidden": true}
+ways = {name: partial(read_all, opened) for name, opened in texts.items()}
+found = measure.compare(ways, rounds=5, unit="files", bar=False)
+read_s = {name: 1 / max(found.rates_per_s(name)) for name in texts}
+bytes_s = np.geomspace(50e6, 10e9, 41)
+rates = {name: {b: 1 / (each_s + stored[name] / b) for b in bytes_s} for name, each_s in read_s.items()}
+longer_s = read_s["zstd"] - read_s["raw"]
+pays = (stored["raw"] - stored["zstd"]) / longer_s if longer_s > 0 else bytes_s[-1]
+title = f"zstd is faster where the storage gives one reader less than about {float(f'{pays:.2g}') / 1e6:,.0f} MB/s"
+title, marks = (title, {"raw = zstd": pays}) if longer_s > 0 else ("Here zstd is faster at every bandwidth", None)
+axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy"}
+note = "computed from the best of 5 reads from memory"
+show.figure(figures.lines(rates, title, **axes, marks=marks, note=note))
+
+# %% [markdown]
+# **Finding.** Left of the dotted line, compressed text is faster, because it takes less time to unpack than to fetch the bytes that
+# compression saves. On which side is your storage? `smallfiles bench read --order sequential --cache cold FILE` prints the samples
+# per second of one reader. Multiply them by the size of a sample.
+#
+# This holds for long reads, in which many files arrive with one request. If each file is a request of its own, compression hardly
+# matters: the answer takes 0.5 ms, and the bytes that compression saves would take less.
+
+# %% [markdown] id="environment" tags=["optional"]
+# ## 7 · Put an environment into one file
+#
+# *Optional, 6 minutes.* A Python environment consists of small files, too, since most modules are files of their own. At the start
+# of a job, all processes open them in the same second. How many requests does one import send to the storage, and how many if
+# the package is one squashfs file?
+#
+# The folded cell packs the package `networkx` into one file, and counts the modules that its import loads.
 
 # %% jupyter={"source_hidden": true}
 import compileall
 import py_compile
 import shutil
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
 from pysquashfs.writer import folder_items
 
+COUNT = """import sys, networkx
+mine = (module for key, module in list(sys.modules.items()) if key.split('.')[0] == 'networkx')
+print(sum(bool(getattr(module, '__file__', None)) for module in mine))"""
+modules = int(subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout)
 place = setup.scratch / "environment"
 shutil.rmtree(place, ignore_errors=True)
 shutil.copytree(Path(find_spec("networkx").origin).parent, place / "files" / "networkx")
 by_hash = py_compile.PycInvalidationMode.UNCHECKED_HASH  # our writer stores no times
 compileall.compile_dir(place / "files", quiet=2, force=True, invalidation_mode=by_hash)
 made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), compression="gzip")
+print(f"import networkx loads {modules} modules, each from a file of its own")
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
 # > **Predict.** How many requests does importing `networkx` send to the storage, from many files and from one squashfs file?
 
 # %%
-latency_s = 0.002  # change me: seconds per request, also 0.01
 guess = {"many files": None, "one squashfs file": None}  # your guesses: requests
 
 # %% [markdown]
-# The folded cell imports it from both, each time in a new Python. It counts the requests, and it measures the time, which
-# includes the mount.
+# The folded cell imports it from both, each time in a new Python, from storage that takes 2 ms per request. It counts the
+# requests, and it measures the time, which includes the mount.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import nullcontext
+from time import perf_counter
 
+from pysquashfs import mount
+from pysquashfs.mounting import how_to_mount
 from smallfiles.slowfs import SlowConfig, open_slow
 
 
@@ -617,27 +534,28 @@ def import_from(place, slow):
     return seconds, asked["metadata"]
 
 
+fuse = [way.name for way in how_to_mount(place / "packages.sqfs") if way.available and way.inside and "fuse" in way.name]
 imports = {}
-with open_slow(place, SlowConfig(latency_s=latency_s)) as slow:
+with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
     if slow.how == "fuse":
         imports["many files"] = import_from(nullcontext(slow.path / "files"), slow)
-    if slow.how == "fuse" and "FUSE" in mounts:
-        imports["one squashfs file"] = import_from(mount(slow.path / "packages.sqfs", way=mounts["FUSE"]), slow)
+    if slow.how == "fuse" and fuse:
+        imports["one squashfs file"] = import_from(mount(slow.path / "packages.sqfs", way=fuse[0]), slow)
 for name, (seconds, requests) in imports.items():
     print(f"{name:18} {requests:6,} requests (your guess: {guess[name]}), {seconds:5.1f} s")
-product = 4 * own["networkx"] * latency_s
-print(f"4 requests × {own['networkx']} modules × {1000 * latency_s:g} ms = {product:.1f} s")
 if not imports:
     print(slow.summary)
 
 # %% [markdown]
-# From many files, Python sends at least four requests for each module, and it waits for each of them. From one file, the mount
-# on this node answers the look-ups, so the storage receives only a few requests, and then reads. (The reads are neither counted
-# nor delayed here, so real storage takes longer.)
+# **Finding.** From many files, Python sends at least four requests for each module, because it looks for the module in several
+# places, and it waits for each request. From one file, the mount on this node answers the look-ups, so the storage receives only a
+# few requests, and then reads. (The reads are neither counted nor delayed here, so real storage takes longer.)
 #
-# So one file **pays on many nodes**, where the metadata server is the limit. On one small machine, **it does not pay**: when eight
-# ranks imported torch on two busy cores, it took 98 s from one file and 72 s from many. The reason is not compression. Each new
-# page of a library is a request to the mount, which needs CPU time.
+# So one file **pays on many nodes**, where the metadata server is the limit. When 8 ranks imported torch, and no node remembered
+# names, the storage received 8,208 opens and six times as many look-ups. From one squashfs file, which was sent once to each
+# node, it received 2 opens and 5 look-ups (`slurm/env/README.md`). On one small machine, **it does not pay**: when eight ranks
+# imported torch on two busy cores, it took 98 s from one file and 72 s from many, because each new page of a library is a request
+# to the mount, which needs CPU time.
 #
 # Pack your environment once. You need `mksquashfs`, and the nodes must have the same base Python:
 #
@@ -671,10 +589,10 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # ## Key points
 #
 # - Store photographs raw and without fragments. Compressing them makes every read slower and saves almost nothing.
-# - A library needs no mount and no root rights. A mount is for programs that need files, and only a mount keeps unpacked
-#   pages. Apptainer can bind a squashfs file into a container.
-# - Compress text with zstd. In long reads it is faster below a bandwidth that you can measure.
 # - Forked workers and threads share the file position of an open file. So say in each read where to read (`os.pread`).
+# - A library needs no mount and no root rights. A mount is for programs that need files. Apptainer can bind a squashfs file
+#   into a container.
+# - Compress text with zstd. In long reads it is faster below a bandwidth that you can measure.
 # - If an environment is one squashfs file, an import sends a fraction of the requests.
 
 # %% [markdown] id="quiz"

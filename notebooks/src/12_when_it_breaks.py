@@ -22,7 +22,7 @@
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file that was opened before the fork ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open the file in each process, at its first read, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
+# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file that was opened before the fork ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open the file in each process, at its first read, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.3](06_read_a_squashfs_image.ipynb#3-·-Share-one-file-between-workers) |
 # | A pretrained model scores 0 to 0.1 % on ImageNet | the labels are `ID - 1`, which is the order of the development kit and not the order of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | the label is the rank of the wnid among all sorted wnids; validation images 1 to 4 have the labels 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | nobody calls `sampler.set_epoch(epoch)` ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with the same seed in each epoch | call it before each epoch; in webdataset, use `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
 # | Two images became one sample | webdataset cuts names at the first dot, so both images get the same key | use names without dots; `pack` writes a dot as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
@@ -51,7 +51,7 @@
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | the file system has no free inodes, your quota of files or bytes is used up, or one Lustre target is full | look with `df -i`, `lfs df -h` and the quota command of your site; pack if you have too many files, delete if you have too many bytes | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | the file system has no free inodes, your quota of files or bytes is used up, or one Lustre target is full | look with `df -i`, `lfs df -h` and the quota command of your site; pack if you have too many files, delete if you have too many bytes | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file) |
 # | `image file is truncated`, `cannot identify image file` | a download was interrupted, or it is an error page of the server | `pack` names each such file when it reads it; download it again, or skip it with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
 # | Opening many files is slow, and more threads do not help | the metadata server cannot process more requests | pack the files into one file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | the file is on a single storage target | look with `lfs getstripe FILE`; run `lfs setstripe -c -1 FOLDER`, and write the file again | [11.4](11_choose_a_format.ipynb#4-·-Draw-the-map-of-limits) |
@@ -59,8 +59,8 @@
 # | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | if nobody writes to the file, use `locking=False` at each open, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Unable-to-lock-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
 # | Random reads from HDF5 fetch many times the size of a sample | HDF5 reads whole chunks, and at least 64 KiB of contiguous data | store a contiguous blob, and read small samples with `os.pread` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
 # | Random reads from Arrow fetch many times the size of a sample | `get_batch` fetches the whole record batch for one image | write fewer rows per batch, or use `arrow.open(path, access="pread")` | [03.4](03_pack_arrow.ipynb#4-·-Feed-a-DataLoader) |
-# | A squashfs file is as large as the folder, and slow | it was packed with the default settings, gzip and fragments | pack without compression; look with `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
-# | `must be superuser`, `failed to setup loop device` | mounting needs root rights, or FUSE and its device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read the file with the library instead | [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
+# | A squashfs file is as large as the folder, and slow | it was packed with the default settings, gzip and fragments | pack without compression; look with `python -m pysquashfs info FILE` | [06.2](06_read_a_squashfs_image.ipynb#2-·-Leave-photographs-uncompressed) |
+# | `must be superuser`, `failed to setup loop device` | mounting needs root rights, or FUSE and its device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read the file with the library instead | [06.4](06_read_a_squashfs_image.ipynb#4-·-Read-without-a-mount) |
 # | `lmdb.Error: Function not implemented`, or an LMDB that breaks | LMDB is not made for network file systems, as its authors say ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy the file to the node ([07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place)), and open it with `lmdb.open(path, readonly=True, lock=False, readahead=False)` | |
 
 # %% [markdown]
@@ -69,7 +69,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no access to the internet | download on a login node into a folder that jobs can read, and set its path (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#Connection-refused,-or-a-job-that-hangs) |
-# | Many ranks need minutes to start | each rank opens a thousand files to import PyTorch | put the environment into one file | [00.3](00_start_here.ipynb#3-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | Many ranks need minutes to start | each rank opens a thousand files to import PyTorch | put the environment into one file | [00.3](00_start_here.ipynb#3-·-Count-the-files-behind-one-import), [06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` runs when this subshell ends | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
 # | Training hangs at its start | the program waits for `SLURM_NTASKS` ranks, but nobody started them | start the program with `srun`, and use `SLURM_STEP_NUM_TASKS` as the number of ranks | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | `h5py objects cannot be pickled` | workers that are not forked get a pickled copy of the `Dataset`, and an open file cannot be pickled | keep the path in the `Dataset`, and open the file in the worker | [below](#Cannot-get-attribute,-or-cannot-be-pickled), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
@@ -242,7 +242,7 @@ figures.bars(shares, title, x="wrong samples (%)", note="12,000 samples per run"
 # ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
 # **Why.** Forked workers share the position of an open file. One worker moves it before the other one has read. Without the pause
-# this happens rarely, so a short test may miss it ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
+# this happens rarely, so a short test may miss it ([06.3](06_read_a_squashfs_image.ipynb#3-·-Share-one-file-between-workers)).
 #
 # **Cure.** Use `os.pread`, which passes the position with each read. Or let each process open the file itself, at its first read.
 # Change the marked line of the next cell so that it opens `shard`. The percentage depends on chance (we have seen 25 to 99 %), so
