@@ -43,5 +43,6 @@ def start(notebook: str, size: str | int | None = None) -> Setup:
     setup = set_up(notebook, size)
     worksheet.keep_times(not setup.is_busy)
     show.break_between_words()
+    show.style_figures()
     show.say(setup.summary())
     return setup

@@ -78,13 +78,7 @@ def scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) ->
     axes.set_ylabel(unit_of(y)[0])
     axes.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
-    plain(axes)
     return x_text, y_text
-
-
-def plain(axes: Axes) -> None:
-    """Without the box around it."""
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def write_numbers(axis: Axis, text: Writer) -> None:

@@ -32,7 +32,6 @@ from helpers.axes import (
     keep_labels_clear,
     label_line,
     mark,
-    plain,
     range_of,
     row_of,
     scale,
@@ -266,8 +265,7 @@ def histogram(
         if log:
             axes.plot(max(single), 0, "o", ms=5, color=colour, clip_on=False, zorder=4)
             label_line(axes, max(single), text(max(single)), FAINT, 0.3)
-        axes.set_title(name, loc="left", fontsize=9, pad=3)
-        plain(axes)
+        axes.set_title(name, fontsize=9, fontweight="normal", pad=3)
     if log:
         panels[-1].set_xscale("log")
     write_numbers(panels[-1].xaxis, text)
@@ -278,7 +276,7 @@ def histogram(
         mark(panels[0], name, place, 0.86 - 0.12 * number)
     if isinstance(guess, str):
         panels[row_of(guess, list(values))].set_title(
-            f"{guess}  ◂ your guess", loc="left", fontsize=9, pad=3, color=GUESS_COLOUR
+            f"{guess}  ◂ your guess", fontsize=9, fontweight="normal", pad=3, color=GUESS_COLOUR
         )
     else:
         asked = [axes for axes, name in zip(panels, values, strict=True) if guess_of in ("", name)]
@@ -327,7 +325,6 @@ def timeline(
     axes.set_xlim(0, 1.02 * max((end for spans in rows.values() for _, end, _ in spans), default=1))
     axes.set_xlabel(x)
     axes.tick_params(axis="y", length=0)
-    plain(axes)
     text = writer(unit_of(x)[1])
     draw_guess(axes, guess, text)
     if kinds:

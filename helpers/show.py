@@ -37,6 +37,13 @@ def break_between_words() -> None:
         _show({"text/html": _BETWEEN_WORDS, "text/plain": ""})
 
 
+def style_figures() -> None:
+    """Let figures that a cell draws with matplotlib look like those of `figures`."""
+    from smallfiles.measure.drawing import set_style
+
+    set_style()
+
+
 def say(markdown: str) -> None:
     """Show a computed sentence as Markdown; as plain text outside a notebook."""
     _show({"text/markdown": markdown, "text/plain": markdown.replace("**", "")})

@@ -135,7 +135,7 @@ for axis in (axes.xaxis, axes.yaxis):
 axes.set(xlim=(1, 1_000), ylim=(min(300, 0.7 * here), 1e6), xlabel="nodes", ylabel="images per second, all nodes together")
 fed = {name: rate / gpus_need for name, rate in storage.items()}
 title = f"If the metadata server is busy, files feed {fed['files, busy metadata server']:.1f} nodes, and tar shards {fed['tar shards']:.0f}"
-axes.set_title(title, loc="left", weight="bold", fontsize=11)
+axes.set_title(title)
 show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in storage.items()))
 
 # %% [markdown]

@@ -347,7 +347,7 @@ if guess:
 ax.set_xticks(10.0 ** np.arange(3, 9), ["1 kB", "10 kB", "100 kB", "1 MB", "10 MB", "100 MB"])
 ax.set(xlabel="size of a file", ylabel="speed, relative to one large file", ylim=(0, 1.05))
 title = f"Files below {bytes_text(half)} are read at less than half the speed of one large file"
-ax.set_title(title, loc="left", fontweight="bold", fontsize=11)
+ax.set_title(title)
 show.figure(fig, alt=f"{title}. Computed for {1e3 * wait_s:g} ms per file, {bytes_text(rate)}/s.")
 
 # %% [markdown]

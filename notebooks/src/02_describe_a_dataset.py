@@ -550,7 +550,7 @@ with styled():
         rows_of = np.stack([piece[: len(labels) // processes] for piece in pieces])  # equally long
         image = axes.imshow(rows_of, aspect="auto", interpolation="nearest", cmap="viridis")
         axes.hlines(np.arange(1, processes) - 0.5, -0.5, rows_of.shape[1] - 0.5, color="white", lw=3)
-        axes.set_title(name, loc="left", fontsize=9)
+        axes.set_title(name, fontsize=9, fontweight="normal")
         axes.set(ylabel="process", yticks=range(processes))
     axes.set_xlabel("samples of a process, in the order of its rows")
     figure.colorbar(image, ax=list(panels), label="label (class)")

@@ -268,7 +268,7 @@ axes.set(xlim=(0, 70_000), ylim=(0, 240))
 axes.set(xlabel="images in the buffer", ylabel="classes in a batch of 256")
 axes.xaxis.set_major_formatter("{x:,.0f}")
 title = f"In class order, 113 classes per batch need a buffer of some {round(enough, -4):,.0f} images"
-axes.set_title(title, loc="left", weight="bold", fontsize=11)
+axes.set_title(title)
 show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f}, with 65,536 images {held[-1]:.0f}.")
 
 # %% [markdown]

@@ -385,7 +385,7 @@ for name, rates in simulated.items():
     ax.plot(counts, rates, "o-", label=f"from {name}")
 if guess:
     ax.axvline(guess, color="crimson", ls="--", label="your guess, from memory")
-ax.legend(frameon=False)
+ax.legend()
 title = f"Two CPUs need {few} workers from memory, and {many} from slow storage"
 ax.set(xlabel="workers", ylabel="images per second", ylim=(0, None), title=title)
 show.figure(fig, alt=f"{title}. Simulated, with 3 ms of a CPU per image, and 12 ms to wait.")

@@ -138,7 +138,7 @@ if guess is not None:
 axes.set(xlabel="size of the object (bytes)", ylabel="% of the time spent waiting", ylim=(0, 105))
 short, long = waiting[4], waiting[10]
 title = f"Of the time to read 100 kB, {short:.0f} % is waiting; for 100 MB, only {long:.0f} %"
-axes.set_title(title, loc="left", weight="bold", fontsize=11)
+axes.set_title(title)
 show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.0f} ms.")
 
 # %% [markdown]

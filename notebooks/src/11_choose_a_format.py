@@ -277,7 +277,7 @@ if guess is not None:
 axes.set(xlim=(0, 1.15), ylim=(0, 21), xlabel="load of the server", ylabel="wait (service times)")
 one, many = waits[1][-2], waits[64][-2]
 title = f"At 90 % load a request waits {one:.0f} service times, with 64 at a time {many:.2f}"
-axes.set_title(title, loc="left", weight="bold", fontsize=11)
+axes.set_title(title)
 show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.")
 
 # %% [markdown]
@@ -352,7 +352,7 @@ for axis in (axes.xaxis, axes.yaxis):
     axis.set_major_formatter("{x:,.0f}")
 axes.set(xlabel="nodes", ylabel="images per second, all nodes", xlim=(1, 1_000), ylim=(1e3, 1e6))
 title = f"A striped packed file feeds {striped:.0f} nodes, shards {fed['shards']:.0f}"
-axes.set_title(title, loc="left", weight="bold", fontsize=11)
+axes.set_title(title)
 described = ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in limits.items())
 show.figure(figure, alt=f"{title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
 

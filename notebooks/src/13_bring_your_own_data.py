@@ -207,7 +207,7 @@ for axes, (title, (picture, outline)) in zip(figure.subplots(1, len(panels)), pa
     axes.imshow(np.asarray(picture))
     for width, colour in ((4, "black"), (2, "white")):
         axes.contour(np.asarray(outline) > 0, [0.5], colors=colour, linewidths=width)
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title, fontsize=10, fontweight="normal")
     axes.axis("off")
 title = "Cropped separately, the mask misses its object; cropped in one call, it fits"
 figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
@@ -387,11 +387,10 @@ for axes, (how, weights) in zip(
         xlabel="size of the object (pixels)",
     )
     fits[how] = np.corrcoef(*np.log(dots))[0, 1]  # of the last ones, in blue
-    axes.set_title(f"joined by {how}: correlation {fits[how]:.1f}", fontsize=10)
+    axes.set_title(f"joined by {how}: correlation {fits[how]:.1f}", fontsize=10, fontweight="normal")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
-    axes.spines[["top", "right"]].set_visible(False)
-axes.legend(loc="lower right", frameon=False, fontsize=9)
+axes.legend(loc="lower right")
 figure.axes[0].set_ylabel("weight (g)")
 title = f"Joined by {max(fits, key=fits.get)}, weight follows size within a species"
 figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")

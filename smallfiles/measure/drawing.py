@@ -55,9 +55,15 @@ _STYLE: Any = {
     "axes.labelcolor": INK,
     "axes.labelsize": 9,
     "axes.edgecolor": FAINT,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
     "legend.fontsize": 9,
+    "legend.frameon": False,
     "xtick.color": INK,
     "ytick.color": INK,
 }
@@ -68,8 +74,16 @@ def styled() -> Iterator[None]:
     """Everything drawn in this block looks like the course's other figures."""
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context():
+        set_style()
         yield
+
+
+def set_style() -> None:
+    """Everything drawn from now on looks like the course's other figures."""
+    import matplotlib
+
+    matplotlib.rcParams.update(_STYLE, **{"axes.prop_cycle": matplotlib.cycler(color=COLOURS)})
 
 
 def empty_figure(height_in: float) -> Figure:
@@ -273,7 +287,7 @@ def median_bars(
     axes.set_ylim(len(runs) - 0.5, -0.5)
     axes.set_xlim(0, max(max(max(values) for values in runs.values()), 1.14 * max(medians)) * 1.02 or 1)
     axes.xaxis.set_major_formatter(lambda value, _: text(value))
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
 
 
@@ -355,6 +369,5 @@ def _draw_lines(axes: Axes, group: Sequence[Record]) -> None:
     )
     axes.set_ylabel("samples per second", fontsize=9)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.legend(fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8)
     axes.tick_params(colors=INK, labelsize=9)

@@ -262,7 +262,7 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
             image = axis.imshow(table, vmin=0, vmax=max(1, len(colours) - 1), **look)
             axis.set_yticks(range(len(rows)), list(rows))
             said = f"{missing.size:,} missing, {int((counts > 1).sum()):,} more than once"
-            axis.set_title(f"epoch {epoch[0].epoch}: {said}", loc="left", fontsize=9)
+            axis.set_title(f"epoch {epoch[0].epoch}: {said}", fontsize=9, fontweight="normal")
         axes[-1].set_xlabel("position in the epoch; red marks: samples that arrive more than once")
         figure.colorbar(image, ax=axes, label="first arrival", shrink=0.9)
         name = record["verdict"]
