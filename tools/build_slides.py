@@ -17,6 +17,7 @@ import python_version  # noqa: F401 - it ends this tool if this Python is too ol
 import argparse
 import base64
 import html
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,12 +33,14 @@ from pygments.lexers import PythonLexer
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "site_output"
-FIGURE_LINES = 9  # a cell that draws a figure with more lines than this shows its figure only
 OUTPUT_LINES = 12
+SLIDE_LINES = 22  # of code and output on one slide
+FIGURE_WIDTH = 34  # in such lines: three quarters of the slide
 PARTS = ("Hook", "Ask", "Wrong answers", "Explanation", "Bridge")
 PICTURE = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<path>[^)]+)\)")
 NO_GUESS = re.compile(r"[;,]? *\(?your guess:? *None\)?")
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\([^)]*\)")
+VIEW_BOX = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 SECTIONS = re.compile(
     r"(?P<notebook>\d\d)\b(?: sections? (?P<only>\d[\d, to]*))?"
     r"(?: \(without sections? (?P<without>\d[\d, ]*))?"
@@ -234,7 +237,7 @@ def _section(
     before = "\n\n".join(f"**{part}.** {said[part]}" for part in PARTS[:3])
     after = "\n\n".join(f"**{part}.** {said[part]}" for part in PARTS[2:])
     yield Slide("", shown(f"## {name}\n\n{hook}> {said['Ask']}"), before)
-    bodies = [body for cell, outputs in cells for body in _bodies(course, cell, outputs)] or [""]
+    bodies = packed([body for cell, outputs in cells for body in _bodies(course, cell, outputs)]) or [""]
     for number, body in enumerate(bodies, start=1):
         takeaway = (
             f'<div class="takeaway">{shown(said["Explanation"])}</div>' if number == len(bodies) else ""
@@ -242,21 +245,41 @@ def _section(
         yield Slide("", body + takeaway, after)
 
 
-def _bodies(course: Course, cell: Cell, outputs: list[Any]) -> Iterator[str]:
+def packed(bodies: list[tuple[int, str]]) -> list[str]:
+    """Neighbours share a slide if there is room: each body with its height in lines of code."""
+    slides: list[tuple[int, str]] = []
+    for lines, body in bodies:
+        if slides and slides[-1][0] + lines <= SLIDE_LINES:
+            slides[-1] = slides[-1][0] + lines, slides[-1][1] + body
+        else:
+            slides.append((lines, body))
+    return [body for _, body in slides]
+
+
+def _bodies(course: Course, cell: Cell, outputs: list[Any]) -> Iterator[tuple[int, str]]:
     if cell.kind == "markdown":
         for picture in PICTURE.finditer(cell.text):
             data = base64.b64encode((course.root / "notebooks" / picture["path"]).read_bytes()).decode()
-            yield f'<img alt="{html.escape(picture["alt"])}" src="data:image/svg+xml;base64,{data}">'
+            image = f'<img alt="{html.escape(picture["alt"])}" src="data:image/svg+xml;base64,{data}">'
+            yield _height(image), image
     elif "slide" in cell.tags:
         figures = [image for output in outputs for image in re.findall(r"<img [^>]+>", _html(output))]
         text = NO_GUESS.sub("", anonymous("".join(map(_text, outputs)))).strip("\n").split("\n")
         code = highlight(cell.text, PythonLexer(), HtmlFormatter(nowrap=True, noclasses=True))
-        plots = "figure" in cell.text and cell.text.count("\n") >= FIGURE_LINES
-        if not plots and not cell.metadata.get("jupyter", {}).get("source_hidden"):
-            end = ["…"] if len(text) > OUTPUT_LINES else []
-            output = html.escape("\n".join(text[:OUTPUT_LINES] + end))
-            yield f'<pre class="code">{code}</pre>' + f'<pre class="output">{output}</pre>' * bool(output)
-        yield from figures
+        end = ["…"] if len(text) > OUTPUT_LINES else []
+        output = html.escape("\n".join(text[:OUTPUT_LINES] + end))
+        body = f'<pre class="code">{code}</pre>' + f'<pre class="output">{output}</pre>' * bool(output)
+        lines = body.count("\n") + 3 + sum(map(_height, figures))
+        if cell.metadata.get("jupyter", {}).get("source_hidden") or (figures and lines > SLIDE_LINES):
+            yield from ((_height(figure), figure) for figure in figures)
+        else:
+            yield lines, body + "".join(figures)
+
+
+def _height(image: str) -> int:
+    """How many lines of code an image of three quarters of the slide's width is high."""
+    box = VIEW_BOX.search(base64.b64decode(image.partition("base64,")[2].partition('"')[0]))
+    return math.ceil(FIGURE_WIDTH * float(box[2]) / float(box[1])) if box else 0
 
 
 def _html(output: Any) -> str:
@@ -265,18 +288,21 @@ def _html(output: Any) -> str:
 
 def _text(output: Any) -> str:
     data = output.get("data", {})
-    return "" if "<img " in _html(output) else "".join(output.get("text", data.get("text/plain", "")))
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return "" if "<img " in _html(output) else re.sub(r"^```.*\n?", "", text, flags=re.MULTILINE)
 
 
 def _exercise(course: Course, chosen: re.Match[str]) -> Iterator[Slide]:
     cells = [cell.text for cell, _ in course.cells("exercises", chosen["number"]) if cell.kind == "markdown"]
     heading, effort = cells[0].split("\n\n")[:2]
     title, wanted = heading[2:], _numbers(chosen["tasks"])
-    yield Slide(title, shown(f"{heading}\n\n{effort}"))
+    texts = [f"{heading}\n\n{effort}"]
     for text in cells:
         task = re.match(r"## Task ?(\w?)", text)
         if task and (not wanted or _numbers(task[1]) <= wanted):
-            yield Slide(title, shown(text.split("<details>")[0]))
+            texts.append(text.split("<details>")[0])
+    for body in packed([(len(text) // 50 + 4, shown(text)) for text in texts]):
+        yield Slide(title, body)
 
 
 def _numbers(text: str | None) -> set[Any]:

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from build_notebooks import main
 from build_slides import build as build_slides
+from build_slides import packed
 from expected import table
 from percent import from_notebook
 
@@ -181,12 +182,17 @@ def test_a_slide_shows_code_and_figure_of_a_tagged_cell_and_the_notes_what_the_g
     (checkout / "executed").mkdir()
     (checkout / "executed/01_count.ipynb").write_text(json.dumps(notebook))
     (deck,) = build_slides(checkout, checkout / "executed").values()
-    cover, title, question, code, figure, pause = deck.split("<section>")[1:]
+    cover, title, question, code, pause = deck.split("<section>")[1:]
     assert "Three hours" in cover and "01 · Count" in title and "section 1" in title and "Break" in pause
     assert "Why so slow?" in question and "How many opens?" in question and "There are some" in question
-    assert "opens" in code and ">203 opens</pre>" in code and "takeaway" not in code
-    assert '<img alt="203 opens"' in figure and "Each file\nis opened." in figure and "And then?" in figure
-    assert "not_on_a_slide" not in deck and "0:00 · 20 minutes" in figure
+    assert "opens" in code and ">203 opens</pre>" in code and '<img alt="203 opens"' in code
+    assert "Each file\nis opened." in code and "And then?" in code
+    assert "not_on_a_slide" not in deck and "0:00 · 20 minutes" in code
+
+
+@pytest.mark.parametrize(("lines", "slides"), [(22, 1), (23, 2)])
+def test_bodies_share_a_slide_if_there_is_room(lines, slides):
+    assert len(packed([(11, "a"), (lines - 11, "b")])) == slides
 
 
 def test_expected_numbers_follow_the_records(repository, tmp_path):
