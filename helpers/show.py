@@ -39,9 +39,11 @@ def break_between_words() -> None:
 
 def style_figures() -> None:
     """Let figures that a cell draws with matplotlib look like those of `figures`."""
-    from smallfiles.measure.drawing import set_style
+    import matplotlib
 
-    set_style()
+    from smallfiles.measure.drawing import STYLE
+
+    matplotlib.rcParams.update(STYLE)
 
 
 def say(markdown: str) -> None:

@@ -105,7 +105,7 @@ print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {read
 # Squashfs can join small files, and the last pieces of large files, in one block, which is called a *fragment*. This saves
 # space. But a compressed block can only be unpacked as a whole.
 #
-# How much must be unpacked to read one image? We write the same images three times with gzip, with different fragments:
+# How much must be unpacked to read one image? We write the same images three times with gzip:
 
 # %% tags=["slide"]
 from pysquashfs import pack as write_squashfs
@@ -184,7 +184,7 @@ x, note = "time per image, relative to a raw read", f"warm page cache; 1 is {1e6
 show.figure(figures.bars(times, title, x=x, base="raw", note=note, log=True, guess=guess, guess_of="gzip"))
 
 # %% [markdown]
-# **Finding.** Compressing a photograph again saves almost nothing, and makes each read slower: 8 to 40 times with gzip, and about
+# **Finding.** Compressing a photograph again saves almost nothing, and makes each read slower: 8 to 40 times with gzip, and up to
 # twice with zstd.
 #
 # Does this matter on a cluster? There, each read also waits for its bytes, so the factor is smaller. But unpacking takes as much
@@ -411,7 +411,8 @@ figures.bars(measure.compare(readers, rounds=5, unit="images", bar=False), title
 
 # %% [markdown]
 # **Finding.** Both return the same bytes. From a compressed file both take about the same time, because both spend it in zlib.
-# From a raw file, Python is not slower, because it copies from a memory map, while the C library calls the kernel for each image.
+# From a raw file, C is hardly faster: Python copies from a memory map, and the C library calls the kernel for each image.
+# (On a calm machine, Python was 1.2 times faster.)
 #
 # By default, `SquashFS` uses Python, unless only the C library can unpack the file (such as lzma). `info()` says which back end
 # reads, and why.

@@ -47,7 +47,7 @@ WIDTH_IN = 7.2
 _LINES: Any = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", (0, (7, 2, 1, 2, 1, 2))), ("P", "--"))
 _MANY_POINTS = 30
 _TITLE_CHARACTERS = 76
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 10,
     "svg.hashsalt": "smallfiles",  # equal records give equal files
     "svg.fonttype": "path",
@@ -55,6 +55,7 @@ _STYLE: Any = {
     "axes.labelcolor": INK,
     "axes.labelsize": 9,
     "axes.edgecolor": FAINT,
+    "axes.prop_cycle": f"cycler('color', {COLOURS})",
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
     "axes.titlesize": 11,
@@ -74,16 +75,8 @@ def styled() -> Iterator[None]:
     """Everything drawn in this block looks like the course's other figures."""
     import matplotlib
 
-    with matplotlib.rc_context():
-        set_style()
+    with matplotlib.rc_context(STYLE):
         yield
-
-
-def set_style() -> None:
-    """Everything drawn from now on looks like the course's other figures."""
-    import matplotlib
-
-    matplotlib.rcParams.update(_STYLE, **{"axes.prop_cycle": matplotlib.cycler(color=COLOURS)})
 
 
 def empty_figure(height_in: float) -> Figure:
@@ -370,4 +363,3 @@ def _draw_lines(axes: Axes, group: Sequence[Record]) -> None:
     axes.set_ylabel("samples per second", fontsize=9)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.legend(fontsize=8)
-    axes.tick_params(colors=INK, labelsize=9)
