@@ -159,7 +159,7 @@ def _advice(source: Path, config: advising.AdviceBenchConfig) -> Result:
 def _growth(place: Path, config: growth.GrowthConfig) -> Result:
     """Packing and opening sets of ten thousand to a million tiny samples.
 
-    Processor time and system calls per sample, which must not grow with the set. It needs FUSE, and 6 GB in
+    Processor time and system calls per sample, which must not grow with the set. It needs FUSE, and 4 GB in
     the folder DIR, where its files are made.
 
     Examples:

@@ -105,14 +105,17 @@ def bench_growth(place: Path, config: GrowthConfig | None = None) -> Result:
             _make(home / f"{count}.tar", count)
         for count in config.counts:
             whole = (count, count * len(CONTENT))
-            packing = [Case(name, partial(_pack, home, name, count), format=name) for name in SUFFIXES]
+            packing = [
+                Case(name, partial(_pack, home, name, count), format=name, warm_up=False) for name in SUFFIXES
+            ]
             bench.measure(
                 f"packing {count:,} samples", packing, place=home, whole=whole, touched="all packed"
             )
         with slowfs.mounted(home, SlowConfig(latency_s=0)) as shown:
             for count in config.counts:
                 opening = [
-                    Case(name, partial(_open, shown, home, name, count), format=name) for name in SUFFIXES
+                    Case(name, partial(_open, shown, home, name, count), format=name, warm_up=False)
+                    for name in SUFFIXES
                 ]
                 bench.measure(
                     f"opening {count:,} samples",
