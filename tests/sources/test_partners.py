@@ -62,6 +62,7 @@ def test_pairs_are_said_in_one_line_and_need_no_flag_without_labels(tmp_path):
         ("s#/image.jpg", "s#/mask.png", "mask"),
         ("train/s#/photo.jpg", "train/s#/x.npy", "x"),
         ("s#/scan.jpg", "s#/Mask 2.png", "Mask_2"),
+        ("images/#.jpg", "boxes/#.png", "box"),
     ],
 )
 def test_partners_are_found_by_folder_stem_or_mark_which_name_the_field(tmp_path, image, part, name):
@@ -123,6 +124,13 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
     assert "3 samples without a class: label -1" in source.notes, "not those that were left out"
     said = refused(tmp_path, strict=True)
     assert "images/4.jpg" in said and "masks/9.png" in said
+    parts = (
+        f"{folder}/{n}.{kind}"
+        for folder, kind in (("images", "jpg"), ("annotations/trimaps", "png"))
+        for n in "12"
+    )
+    source = sources.load(plant(tmp_path / "wrapped", *parts, "extra/x.jpg"))
+    assert len(source.manifest) == 2 and "1 file of no sample left out: extra/x.jpg" in source.notes
 
 
 @pytest.mark.parametrize(
@@ -229,6 +237,9 @@ def test_twins_of_other_names_are_refused_with_the_flags_that_work(tmp_path, fil
         files[0].format(name): {field: file.format(name) for field, file in expected.items()}
         for name in ("ulm_000001", "ulm_000002")
     }
+    if "t2" in expected:
+        unread = sources.load(tmp_path, columns=(given[0], given[2]))
+        assert "2 files of no sample left out: imagesTr/ulm_000001_0001.nii.gz" in str(unread.notes)
 
 
 @pytest.mark.parametrize(
