@@ -34,6 +34,22 @@ def rows(manifest):
     return [(manifest.path(row), manifest.target(row)) for row in range(len(manifest))]
 
 
+@pytest.mark.parametrize(
+    ("targets", "is_in_order"),
+    [
+        ([0, 0, 1, 2], True),
+        ([2, 2, 0, 1, 1], True),
+        ([0, 1, 0], False),
+        ([0, 1, 0, 1, 2], False),
+        ([1, 1, 1], False),
+        ([["a"], ["b"], ["c"]], False),
+    ],
+)
+def test_a_set_is_in_the_order_of_its_classes_if_the_samples_of_each_are_adjacent(targets, is_in_order):
+    paths = [f"{row}.jpg" for row in range(len(targets))]
+    assert Manifest.from_columns(paths, targets).in_class_order == is_in_order
+
+
 def test_columns_come_back_as_they_were_given():
     manifest = Manifest.from_columns(
         ["a.jpg", "b/c.jpg", "b/d"],

@@ -155,11 +155,24 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
             "parts of one sample",
         ),
         (("scans/x.jpg", "scans/y.jpg", "masks/x.png", "masks/y.png"), "parts of samples"),
+        (
+            (*(f"{folder}/{n}.png" for folder in ("images", "labels/a", "labels/b") for n in "12"),),
+            "images and labels by their names are parts of samples",
+        ),
     ],
 )
 def test_what_is_unclear_is_refused_with_the_flag_that_settles_it(tmp_path, files, says):
     said = refused(plant(tmp_path, *files))
     assert re.search(says, said) and "--field mask=masks/{stem}.png" in said
+
+
+@pytest.mark.parametrize(
+    ("count", "masks", "blobs"), [(4, 2, ()), (4, 3, ("mask",)), (1, 1, ()), (2, 2, ("mask",))]
+)
+def test_folders_are_samples_if_there_are_several_and_most_have_a_part(tmp_path, count, masks, blobs):
+    plant(tmp_path, *(f"s{n}/image.jpg" for n in range(count)), *(f"s{n}/mask.png" for n in range(masks)))
+    manifest = sources.load(tmp_path).manifest
+    assert manifest.blobs == blobs and len(manifest.classes) == (0 if blobs else count)
 
 
 @pytest.mark.parametrize(
