@@ -202,6 +202,17 @@ class Reader(Protocol):
 
     def __len__(self) -> int: ...
 
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return one sample: its key, the bytes of its files, and its values, by the names of the fields.
+
+        Together with `len`, other loaders such as Grain ask for this. The bytes are copies, so that every
+        loader can send them to another process.
+        """
+        blobs = [name for name, kind in self.fields.items() if not kind or kind.startswith(".")]
+        files = [bytes(data) for [data] in self.read_fields([index], blobs)]
+        (values,) = self.table(rows=[index]).to_pylist()
+        return {"key": self.key(index), **dict(zip(blobs, files, strict=True)), **values}
+
     @property
     def fields(self) -> Mapping[str, str]:
         """Name and kind of each field, the first one first: `.jpg` for files, `int64` for values."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from programs import Program, imported
 
-from smallfiles import objectstore, sources
+from smallfiles import formats, objectstore, sources
 from smallfiles.cli import flags_of_verbs
 from smallfiles.doctor import EXTRAS
 from smallfiles.pack import PackConfig, pack
@@ -159,6 +159,44 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom_in_an_empty_folder(page, na
     if name == "Programs for cortx_pytorch":
         request.getfixturevalue("store")
     session(page, name)
+
+
+def test_the_loader_for_torchtitan_continues_from_a_distributed_checkpoint(
+    session, place, tmp_path, monkeypatch
+):
+    """As its trainer saves and loads it: torch.distributed.checkpoint, by the protocol Stateful."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.stateful import Stateful
+
+    session("recipes", "torchtitan")
+    monkeypatch.chdir(place / "recipes")
+    scope = {}
+    exec(RECIPES["recipes"]["torchtitan"][1], scope)
+    first, again, other = (scope["PackedLoader"](0, ranks, 8) for ranks in (1, 1, 2))
+    first.load_state_dict({})
+    steps = iter(first)
+    for _ in range(8):  # an epoch has 6
+        inputs, labels = next(steps)
+    assert inputs["input"].shape == (8, 3, 64, 64) and len(labels) == 8
+    for number, loader in enumerate((again, other)):  # the second is resumed on other ranks, and once more
+        checkpoint.save({"dataloader": first}, checkpoint_id=tmp_path / f"{number}", no_dist=True)
+        assert isinstance(loader, Stateful)
+        checkpoint.load({"dataloader": loader}, checkpoint_id=tmp_path / f"{number}", no_dist=True)
+    assert next(iter(again))[1].equal(next(steps)[1])
+    checkpoint.save({"dataloader": other}, checkpoint_id=tmp_path / "2", no_dist=True)
+    last = scope["PackedLoader"](0, 2, 8)
+    checkpoint.load({"dataloader": last}, checkpoint_id=tmp_path / "2", no_dist=True)
+    assert next(iter(last))[1].equal(next(iter(other))[1])
+
+
+def test_a_set_that_was_in_lance_has_lost_nothing(session, place):
+    pytest.importorskip("lance")
+    if not (place / "recipes/back.arrow").exists():
+        session("recipes", "Lance")
+    before, after = (formats.open(place / f"recipes/{name}.arrow") for name in ("masks", "back"))
+    assert [*map(after.__getitem__, range(len(before)))] == [*map(before.__getitem__, range(len(before)))]
+    assert after.table().schema == before.table().schema and after.classes == before.classes
+    assert after.set_digest == before.set_digest and after.info()["provenance"] == before.info()["provenance"]
 
 
 @pytest.mark.parametrize(

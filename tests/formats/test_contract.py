@@ -702,6 +702,11 @@ def test_all_fields_come_back_bit_by_bit(variant, captions, tmp_path):
             for n, span in enumerate(map(blob.span, range(len(blob)))):
                 if span is not None:
                     assert span[0].read_bytes()[span[1] : span[2]] == samples[n].blobs[number]
+        one, (row,) = reader[2 - len(samples)], found.slice(2, 1).to_pylist()  # as texts, because of NaN
+        further = {blob.name: samples[2].blobs[number] for number, blob in enumerate(BLOBS)}
+        assert {name: one[name] for name in further} == further and set(one) == {"key", *reader.fields}
+        assert repr({name: one[name] for name in row}) == repr(row)
+        assert repr(pickle.loads(pickle.dumps(one))) == repr(one)  # other loaders send it to processes
         again, mask = pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(reader.blob("mask")))
         assert again.blob("mask").read(2) == mask.read(2) == samples[2].blobs[0]
     with pytest.raises(ReaderClosedError):

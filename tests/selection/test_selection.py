@@ -174,6 +174,7 @@ def test_a_selection_is_a_set_of_its_own_in_every_format(sets, name):
         assert [other.size(at) for at in range(3)] == [3 + n % 20 for n in numbers[:3]]
     assert reader.info()["bytes"] == sum(3 + n % 20 for n in numbers)
     assert sum(reader.shard_sizes()) in (0, len(reader))
+    assert [reader[at] for at in (0, -1)] == [reader.base[int(reader.rows[at])] for at in (0, -1)]
     assert reader.read_fields([], ["image"]) == [[]]
     assert reader.set_digest is None and not hasattr(reader, "following")
     for wrong in (len(reader), -len(reader) - 1):
