@@ -412,7 +412,7 @@ figures.bars(measure.compare(readers, rounds=5, unit="images", bar=False), title
 # %% [markdown]
 # **Finding.** Both return the same bytes. From a compressed file both take about the same time, because both spend it in zlib.
 # From a raw file, C is hardly faster: Python copies from a memory map, and the C library calls the kernel for each image.
-# (On a calm machine, Python was 1.2 times faster.)
+# (On a calm machine, Python was 1.2 times as fast.)
 #
 # By default, `SquashFS` uses Python, unless only the C library can unpack the file (such as lzma). `info()` says which back end
 # reads, and why.
@@ -424,7 +424,7 @@ figures.bars(measure.compare(readers, rounds=5, unit="images", bar=False), title
 # itself and becomes several times smaller with zstd. Unpacking takes time. But if the storage is slow, it takes even longer to
 # fetch the bytes that compression saves. Below which bandwidth is it faster to read the compressed files?
 #
-# The folded cell makes 300 documents, and the next one packs them raw and with zstd.
+# The folded cell makes 300 documents, and the next packs them raw and with zstd.
 
 # %% jupyter={"source_hidden": true}
 import json

@@ -135,7 +135,8 @@ axes.axhline(10, color="grey", ls="--")
 if guess is not None:
     axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
     axes.legend()
-axes.set(xlabel="size of the object (bytes)", ylabel="% of the time spent waiting", ylim=(0, 105))
+axes.set_xticks([1e3, 1e5, 1e7, 1e9], ["1 kB", "100 kB", "10 MB", "1 GB"])
+axes.set(xlabel="size of the object", ylabel="% of the time spent waiting", ylim=(0, 105))
 short, long = waiting[4], waiting[10]
 title = f"Of the time to read 100 kB, {short:.0f} % is waiting; for 100 MB, only {long:.0f} %"
 axes.set_title(title)
