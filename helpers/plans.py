@@ -81,7 +81,7 @@ TIMED = {
     "03": "section 3",
     "04": "sections 2 and 3",
     "05": "section 3",
-    "06": "sections 1, 2, 3 and 5",
+    "06": "sections 4, 5 and 7",
     "07": "sections 2, 3 and 4",
     "08": "sections 1, 3 and 5",
     "09": "sections 1, 2 and 4",
