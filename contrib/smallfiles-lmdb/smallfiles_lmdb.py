@@ -31,13 +31,11 @@ import lmdb
 import numpy as np
 
 from smallfiles.errors import FormatError, SmallfilesError, cannot_write, writing
-from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, ArrayTable, arrays_of, required
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import SampleColumns, refuse_fields
-from smallfiles.formats.output import add_digest, packed
+from smallfiles.formats.output import SampleColumns, add_digest, packed, refuse_fields
 from smallfiles.formats.reader import TableReader
-from smallfiles.formats.table import Extents, Place
+from smallfiles.formats.table import Extents, Place, dump_record, load_record, record_of
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 SUFFIXES = (".lmdb",)
@@ -78,8 +76,8 @@ def write(
             keys, values = columns.finish()
             for name, numbers in arrays_of(keys["key"], values):
                 txn.put(name.encode(), np.ascontiguousarray(numbers).tobytes())
-            record = provenance.record("lmdb", schema, options or Options())
-            txn.put(_PROVENANCE, provenance.dumps(record).encode())
+            record = record_of("lmdb", schema, options or Options())
+            txn.put(_PROVENANCE, dump_record(record).encode())
             txn.commit()
             env.sync(True)
     return packed(out, "lmdb", len(keys["key"]), total_bytes, add_digest(out) if digest else (out,))
@@ -193,7 +191,7 @@ def locate(path: Path) -> ArrayTable:
     arrays = {name: np.frombuffer(data, kinds[name]) for name, data in found.items() if data is not None}
     count = len(required(path, arrays, "key_offsets")) - 1
     blobs, size = {"": _Samples(values, count)}, path.stat().st_size
-    return _Table(path, arrays, provenance.loads(record), blobs, count, file_bytes=size)
+    return _Table(path, arrays, load_record(record), blobs, count, file_bytes=size)
 
 
 def open(path: Path, access: str = "auto") -> TableReader:

@@ -171,7 +171,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     """
     from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
-    from smallfiles.formats import added
+    from smallfiles.formats.reader import rule_of_added
     from smallfiles.selection import duplicates
     from smallfiles.selection.reader import select
 
@@ -202,7 +202,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         facts["added_fields"] = [*reader.added()]
         facts["added_by"] = [file.name for file in added_fields(arguments.out)]
         for file in added_fields(arguments.out):
-            facts |= added.rule_of(file)
+            facts |= rule_of_added(file)
         if arguments.duplicates:
             found = duplicates.find(reader, *others)
             lines = ["", *found.lines()]
@@ -263,7 +263,7 @@ def _described(facts: dict[str, Any], measured: int) -> Iterator[str]:
 
 def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
     """How and from what a file was packed, without what stands in other lines; --json has all of it."""
-    from smallfiles.formats.provenance import columns as columns_of
+    from smallfiles.formats.table import recorded_columns as columns_of
 
     origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}
     if columns := columns_of(provenance):

@@ -29,10 +29,9 @@ import pyarrow as pa
 
 from smallfiles.arrays import to_numpy
 from smallfiles.fields import META, TARGETS, name_problem, stored_type, value_column
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
-from smallfiles.formats.columns import SampleColumns, write_table
-from smallfiles.formats.table import Extents, SampleTable, Stored
+from smallfiles.formats.output import SampleColumns, write_table
+from smallfiles.formats.table import Extents, SampleTable, Stored, dump_record, load_record, recorded_blobs
 from smallfiles.samples import OWN_TYPES, Buffer
 
 PROVENANCE = b"smallfiles"
@@ -87,7 +86,7 @@ def pieces(
     found = {"key": found.pop("key"), **own, **found, **values}
     arrow_schema = pa.schema(
         [pa.field(name, column.type, nullable=name not in required) for name, column in found.items()],
-        {PROVENANCE: provenance.dumps(record), **(facts or {})},
+        {PROVENANCE: dump_record(record), **(facts or {})},
     )
     batch = pa.record_batch([*found.values()], schema=arrow_schema)
     views: list[Buffer] = []
@@ -120,7 +119,7 @@ class Columns:
                 raise ValueError("it has no keys, or neither labels nor captions")
         self.count: int = self._batch.num_rows
         self.metadata: dict[bytes, bytes] = self.schema.metadata or {}
-        self.record = provenance.loads(self.metadata.get(PROVENANCE))
+        self.record = load_record(self.metadata.get(PROVENANCE))
         stored = {each.name: OWN_TYPES.get(each.name) or stored_type(each.type) for each in self.schema}
         own = [name for name in OWN_TYPES if name in stored]
         others = [name for name, kind in stored.items() if name_problem(name) is None and kind is not None]
@@ -163,7 +162,7 @@ class Columns:
     @property
     def suffixes(self) -> dict[str, str]:
         """Field and suffix of the blobs of each sample; the default field has no name."""
-        stated = provenance.blob_suffixes(self.record)
+        stated = recorded_blobs(self.record)
         parts = [name.rpartition("/") for name in self.schema.names]
         fields = ["", *(field for field, _, what in parts if what in ("bytes", "start"))]
         return {field: stated.get(field, "") for field in dict.fromkeys(fields)}

@@ -40,12 +40,17 @@ from smallfiles.errors import (
     refuse_shortage,
     writing,
 )
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import SampleColumns, file_names, paths_in_tree, unwritable
-from smallfiles.formats.output import save_digest, write_all
+from smallfiles.formats.output import (
+    SampleColumns,
+    file_names,
+    paths_in_tree,
+    save_digest,
+    unwritable,
+    write_all,
+)
 from smallfiles.formats.reader import TableReader
-from smallfiles.formats.table import Column, Extents, Place, SampleTable, computed_once
+from smallfiles.formats.table import Column, Extents, Place, SampleTable, computed_once, record_of
 from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, BlobField, Buffer, Packed, Sample, Schema
 from smallfiles.storage import answered
@@ -120,7 +125,7 @@ class FilesTable(SampleTable):
         return found | {
             "layout": "folder",
             "files": len(manifest) * (1 + len(manifest.blobs)),
-            "provenance": provenance.record("files", schema, None),
+            "provenance": record_of("files", schema, None),
         }
 
 

@@ -1,23 +1,37 @@
-"""A packed file while it grows: written from end to end, its content digest taken on the way.
+"""What a format writes: a packed file while it grows, and the columns of its samples.
 
-The trap: `os.write` may write less than it was given (2 GiB at most, or what fits), and a full disk
-is noticed only in its return value. Notebook 03 teaches why one long write beats many.
+Every format keeps the small columns (keys, values, positions) together, so that a million keys and labels are
+read at once, and a label is found without its image.
+
+The traps: `os.write` may write less than it was given (2 GiB at most, or what fits), and a full disk is
+noticed only in its return value. A million rows of Python objects take a gigabyte while a file is written, so
+they become columns a few thousand rows at a time. And a label that silently wraps (70,000 in 16 bits is
+4,464) trains without any error, so labels are checked before they enter a file, and refused with the key of
+their sample. Notebook 03 teaches why one long write beats many.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from array import array
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles import digests
+from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import cannot_write, writing
-from smallfiles.samples import Buffer, Packed
+from smallfiles.errors import FormatError, cannot_write, first_few, is_utf8, writing
+from smallfiles.fields import META
+from smallfiles.folders import MAX_COMPONENT_BYTES, is_writable_name, key_problem
+from smallfiles.samples import OWN_TYPES, Buffer, Meta, Packed, Sample, Schema
 from smallfiles.storage import answered
 
 _HELD_BYTES = 1 << 20
@@ -216,3 +230,270 @@ class ArrowSink:
 
     def seekable(self) -> bool:
         return False
+
+
+INT64 = range(-(2**63), 2**63)
+_ROWS_AT_ONCE = 4096
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_STEM = r"^(.*[^/])\.[^./]*$"
+
+
+class SampleColumns:
+    """The columns of a whole file while they grow.
+
+    Args:
+        out: The file, for messages.
+        schema: What is packed, with the columns of all values.
+        labels: The labels that the layout can hold.
+        more: Further columns of numbers or texts, after the keys.
+
+    Raises:
+        FormatError: The columns of values are not what every format and program takes them for, or the layout
+            cannot hold a label.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        schema: Schema,
+        *,
+        labels: range = INT64,
+        more: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
+        self._out = out
+        self.kinds: dict[str, pa.DataType] = {"key": pa.string(), **(more or {})}
+        self._values = {name: one_chunk(schema.values[name]) for name in schema.values.column_names}
+        self._rows: list[tuple[Any, ...]] = []
+        self._numbers = array("q")
+        self._grown = {
+            name: GrowingStrings() if pa.types.is_string(kind) else GrowingNumbers(kind)
+            for name, kind in self.kinds.items()
+        }
+        for name, kind in OWN_TYPES.items():
+            found = self._values.get(name, column([], kind))
+            if found.type != kind or (found.null_count and name != META):
+                raise FormatError(
+                    f"the column {name} for {out} has the type {found.type} and {found.null_count} missing",
+                    expected=f"{kind}, for each sample" if name != META else f"{kind}, of a JSON object each",
+                    next_step="Convert the column of the schema",
+                )
+        found = to_numpy(self._values.get("label", column([], pa.int64())))
+        if len(found) and not (labels.start <= found.min() and found.max() < labels.stop):
+            raise FormatError(
+                f"the labels for {out} reach from {found.min()} to {found.max()}",
+                expected=f"labels from {labels.start} to {labels.stop - 1} in this layout",
+                next_step="Correct the manifest, or choose a format or layout that can hold them",
+            )
+
+    def add(self, sample: Sample, *more: Any) -> None:
+        """Add everything but the bytes of a sample.
+
+        Args:
+            sample: What is packed next.
+            *more: Values of the further columns.
+
+        Raises:
+            FormatError: Its key is no valid one.
+        """
+        self.append(key_of(sample, self._out), sample.row, *more)
+
+    def append(self, key: str, row: int, *more: Any) -> None:
+        """Add a sample whose key was checked elsewhere."""
+        self._rows.append((key, *more))
+        self._numbers.append(row)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._grow()
+
+    def _grow(self) -> None:
+        rows, self._rows = self._rows, []
+        columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
+        kinds = self.kinds.items()
+        self.extend({name: column(own, kind) for (name, kind), own in zip(kinds, columns, strict=True)}, ())
+
+    def extend(self, columns: Mapping[str, pa.Array], rows: Iterable[int]) -> None:
+        """Add columns of samples that were checked elsewhere, and their rows in the values of the schema."""
+        for name, values in columns.items():
+            self._grown[name].extend(values)
+        self._numbers.extend(rows)
+
+    def finish(self) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+        """Return the columns as one array each by name, and those of the values.
+
+        Raises:
+            FormatError: There is no such row of values.
+            ManifestError: One holds more than 2 GB of text.
+        """
+        self._grow()
+        found = {name: self._grown.pop(name).finish() for name in self.kinds}
+        return found, self.values_of(self._numbers)
+
+    def values_of(self, numbers: array[int]) -> dict[str, pa.Array]:
+        """Return the columns of the values of these rows; JSON objects in their canonical form.
+
+        Raises:
+            FormatError: There is no such row of values.
+        """
+        rows, count = np.array(numbers, np.int64), min(map(len, self._values.values()))
+        whole = len(rows) == count and bool((rows == np.arange(count)).all())
+        try:
+            at = from_numpy(rows)
+            found = self._values if whole else {name: each.take(at) for name, each in self._values.items()}
+        except IndexError as error:
+            raise no_row(self._out, int(rows.min()), int(rows.max()), count) from error
+        return {**found, META: _canonical(found[META], self._out)} if META in found else {**found}
+
+
+def _canonical(texts: pa.StringArray, out: Path) -> pa.StringArray:
+    """JSON objects as equal texts where they are equal."""
+    parts = [column([], pa.string())]
+    for start in range(0, len(texts), _ROWS_AT_ONCE):
+        some = texts.slice(start, _ROWS_AT_ONCE).to_pylist()
+        each = [None if text is None else json_text(object_of(text, out)) for text in some]
+        parts.append(column(each, pa.string()))
+    return pa.concat_arrays(parts)
+
+
+def no_row(out: Path, first: int, last: int, count: int) -> FormatError:
+    """The error for samples whose values are in rows that are not there."""
+    return FormatError(
+        f"the samples for {out} have rows from {first} to {last}, of {count:,}",
+        expected="for each sample its row in the columns of the schema",
+        next_step="Number the samples from 0 on",
+    )
+
+
+def object_of(text: str, out: Path) -> Meta:
+    """The JSON object in a text.
+
+    Args:
+        text: What should be one.
+        out: The output, for messages.
+
+    Raises:
+        FormatError: It is none.
+    """
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise FormatError(
+        f"a JSON object for {out} is {text[:80]!r}",
+        expected="the text of an object in the column meta",
+        next_step="Write it with json.dumps",
+    )
+
+
+def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object]) -> None:
+    """Write an Arrow file of one record batch, so that each column is one run of memory; without a copy."""
+    sink = ArrowSink(append)
+    with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    sink.flush()
+
+
+def refuse_fields(out: Path, schema: Schema, layout: str) -> None:
+    """Refuse further fields where the format has no place for them.
+
+    Args:
+        out: The output.
+        schema: What is packed.
+        layout: Name of the format or layout.
+
+    Raises:
+        FormatError: There are some.
+    """
+    if names := schema.fields:
+        raise FormatError(
+            f"{out} would hold the {'field' if len(names) == 1 else 'fields'} "
+            f"{first_few(names, len(names))} in {layout}",
+            expected=f"one file and its label or captions per sample, which is all that {layout} has",
+            next_step="Pack into .arrow, .h5 (blob layout), .tars, .sqfs or .files, which have any field",
+        )
+
+
+def key_of(sample: Sample, out: Path) -> str:
+    """The key of a sample, if it is valid.
+
+    Raises:
+        FormatError: It is absolute, leaves its folder, or is no name.
+    """
+    problem = key_problem(sample.key)
+    if problem is not None:
+        raise FormatError(
+            f"the key {sample.key!r} for {out} {problem}",
+            expected="a relative, normalised POSIX path",
+            next_step="Rename this sample in the manifest",
+        )
+    return sample.key
+
+
+def unwritable(key: str, out: Path, problem: str) -> FormatError:
+    """The error for a key that cannot be the name of a file in `out`.
+
+    Args:
+        key: The key.
+        out: The output.
+        problem: What is wrong with it; continues the sentence.
+    """
+    return FormatError(
+        f"the key {key if len(key) < 200 else key[:200] + '…'!r} for {out} {problem}",
+        expected="a name that a file can have there",
+        next_step="Pack into .arrow, .h5 or .tars, where any name is possible, or rename the sample",
+    )
+
+
+def check_file_name(key: str, out: Path, reserved: Container[str]) -> None:
+    """Refuse a key that cannot be the name of a file.
+
+    Args:
+        key: A valid key.
+        out: The output, for messages.
+        reserved: Names that the output itself uses.
+
+    Raises:
+        FormatError: A part of it is too long, or reserved.
+    """
+    if not is_writable_name(key):
+        raise unwritable(key, out, f"has a part of more than {MAX_COMPONENT_BYTES} bytes")
+    if key.partition("/")[0] in reserved:
+        raise unwritable(key, out, "begins with a name that is reserved")
+
+
+def path_in_tree(key: str, field: str, suffix: str) -> str:
+    """Return where a file of a sample is in a tree of files: at its key, or beside it.
+
+    Example:
+        >>> path_in_tree("images/001.jpg", "mask", ".png"), path_in_tree("images/001.jpg", "", "")
+        ('images/001.mask.png', 'images/001.jpg')
+
+    Args:
+        key: Of the sample.
+        field: Name of the field; the default field has none.
+        suffix: Of its files, with its dot.
+    """
+    return "{}.{}{}".format(re.sub(_STEM, r"\1", key), field, suffix) if field else key
+
+
+def file_names(sample: Sample, schema: Schema, out: Path, reserved: Container[str]) -> list[str]:
+    """Return the name of each file of a sample in a tree of files, checked; see `check_file_name`."""
+    names = [path_in_tree(sample.key, blob.name, blob.suffix) for blob in schema.all_blobs]
+    for name in names:
+        check_file_name(name, out, reserved)
+    return names
+
+
+def paths_in_tree(keys: pa.StringArray, field: str, suffix: str) -> pa.StringArray:
+    """Return the same for all samples at once."""
+    if not field:
+        return keys
+    stems = pc.replace_substring_regex(keys, pattern=_STEM, replacement=r"\1")
+    return pc.binary_join_element_wise(stems, scalar(f"{field}{suffix}"), scalar("."))
+
+
+def json_text(value: Any, *, canonical: bool = True) -> str:
+    """Compact JSON; `canonical` sorts the keys and writes ASCII, so that equal objects give equal text."""
+    text = (_CANONICAL if canonical else _PLAIN)(value)
+    return text if is_utf8(text) else _CANONICAL(value)  # what is no Unicode stays escaped

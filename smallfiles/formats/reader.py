@@ -3,9 +3,17 @@
 A batch is announced to the kernel in stored order before its first sample is read, so that on a parallel
 file system it waits for all of them together, not for one after the other.
 
-The trap: forked workers that use a handle of their parent share its file offset, and HDF5 handles
-break outright (pytorch/pytorch#11887). So a reader records in which process it opened. Notebook 04
-reproduces the failure.
+Fields that were added later are in Arrow files of one record batch beside the packed set, which
+`smallfiles annotate` writes:
+
+    train.arrow   train.arrow.scores.fields.arrow   train.arrow.scores.fields.arrow.digest.json
+
+The traps: forked workers that use a handle of their parent share its file offset, and HDF5 handles break
+outright (pytorch/pytorch#11887). So a reader records in which process it opened; notebook 04 reproduces the
+failure. And the rows of added fields have no keys, so beside another set, or the same one packed in another
+order, they would be values of other samples, and training runs on without any error. So their file records
+the number of samples, the set digest and a digest of the keys in their order, and is refused where these
+differ. Opening it compares 64 keys, `verify` all of them.
 """
 
 from __future__ import annotations
@@ -21,13 +29,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.arrays import from_numpy
-from smallfiles.errors import ReaderClosedError, UsageError
-from smallfiles.fields import TARGETS
-from smallfiles.formats import added
-from smallfiles.formats.table import Extents, Locate, Place, SampleTable, announce
+from smallfiles.arrays import column, from_numpy, one_chunk, spread
+from smallfiles.digests import ContentDigest, digest_file, key_digest, sidecar
+from smallfiles.errors import FormatError, ManifestError, ReaderClosedError, UsageError, raised_as, summary_of
+from smallfiles.fields import TARGETS, value_table
+from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
+from smallfiles.formats.table import Extents, Locate, Place, SampleTable, announce, dump_record, load_record
 from smallfiles.samples import Buffer, Reader, Rows, Sample
 from smallfiles.storage import answered, refuse_unmounted, remember
+
+_METADATA = b"smallfiles.annotates"
+_COMPARED = 64
+_RULE = "rule"
+_NAMES = {"rows": "number of samples", "set": "set digest", "some_keys": "digest of 64 keys"}
+_NAMES |= {"keys": "digest of all keys in their order"}
 
 
 class TableReader(Reader):
@@ -122,7 +137,7 @@ class TableReader(Reader):
             table = self._table()
             files = table.added_files()
             packed = [*table.blobs, *table.kinds] if files else []
-            self._added = added.columns(self, packed, files)
+            self._added = added_columns(self, packed, files)
         return self._added
 
     def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
@@ -333,3 +348,102 @@ def no_values(count: int) -> pa.Table:
 
 class SampleIndexError(UsageError, IndexError):
     """An index outside the reader; also an IndexError, so that iteration protocols end."""
+
+
+def write_added(reader: Reader, values: pa.Table, path: Path, rule: Mapping[str, Any]) -> ContentDigest:
+    """Write columns in the order of a reader's samples, bound to these; beside it, the digest of the file.
+
+    Args:
+        reader: Of the packed set.
+        values: A row for each sample.
+        path: The file to write.
+        rule: By which the values were made, for the record; empty if they came from a table.
+
+    Returns:
+        The content digest of the file.
+    """
+    binding = _binding(reader) | {"keys": key_digest(reader.keys()), _RULE: rule}
+    schema = values.schema.with_metadata({_METADATA: dump_record(binding)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        columns = [one_chunk(each) for each in values.columns]
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    digest = digest_file(path)
+    digest.save(sidecar(path))
+    return digest
+
+
+def added_columns(reader: Reader, packed: Iterable[str], files: Iterable[Path]) -> dict[str, pa.Array]:
+    """The values that were added to a packed set.
+
+    Args:
+        reader: Of the packed set.
+        packed: Names of the fields that were packed.
+        files: With these values.
+
+    Raises:
+        FormatError: A file is damaged, belongs to other samples, or has a field that is there already.
+    """
+    columns: dict[str, pa.Array] = {}
+    taken = dict.fromkeys(packed, reader.path)
+    for file in files:
+        added = read_added(file, reader)
+        for name in added.column_names:
+            if name in taken:
+                raise FormatError(
+                    f"{file} has the field {name!r}, and so has {taken[name]}",
+                    expected="another name for each field",
+                    next_step=f"Move {file.name} away, and annotate again with --field OTHER={name}",
+                )
+            columns[name], taken[name] = one_chunk(added.column(name)), file
+    return columns
+
+
+def read_added(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
+    """The columns of a file, over its memory.
+
+    Args:
+        file: What `write` wrote.
+        reader: Of the packed set that it lies beside.
+        full: Whether all keys are compared.
+
+    Raises:
+        FormatError: It is damaged, or belongs to other samples.
+    """
+    with damage_reported(file):
+        found = ByteFile(file)
+        with pa.ipc.open_file(pa.py_buffer(found.read(0, found.size))) as opened:
+            table, batches = opened.read_all(), opened.num_record_batches
+        with raised_as(ManifestError, FormatError), summary_of(file):
+            values = value_table({each: table.column(each) for each in table.column_names})
+    recorded = load_record((table.schema.metadata or {}).get(_METADATA))
+    if batches != 1 or not values.num_columns or recorded.get("rows") != len(values):
+        what = f"{batches} record batches, {values.num_columns} columns and {len(values)} rows"
+        raise damaged(file, f"it has {what}", f"one batch of {recorded.get('rows')} rows")
+    keys = {"keys": key_digest(reader.keys())} if full else {}
+    _refuse_others(file, reader, recorded, _binding(reader) | keys)
+    return values
+
+
+def rule_of_added(file: Path) -> dict[str, Any]:
+    """Return the rule by which the values of a file were made; empty if they came from a table."""
+    with damage_reported(file), pa.OSFile(str(file)) as opened:
+        metadata = pa.ipc.open_file(opened).schema.metadata or {}
+        return dict(load_record(metadata.get(_METADATA)).get(_RULE) or {})
+
+
+def _binding(reader: Reader) -> dict[str, Any]:
+    """What a file of fields records of the samples that it belongs to, as far as that is found quickly."""
+    some = column([reader.key(row) for row in spread(len(reader), _COMPARED)], pa.string())
+    return {"rows": len(reader), "set": reader.set_digest, "some_keys": key_digest(some)}
+
+
+def _refuse_others(file: Path, reader: Reader, recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Refuse a file that was not made for the samples of a reader, in their order."""
+    for name, value in found.items():
+        if recorded.get(name) != value:
+            raise FormatError(
+                f"{file} was not made for {reader.path}: its {_NAMES[name]} is {recorded.get(name)}, and "
+                f"there it is {value}",
+                expected="the fields of these samples, in the order in which they are packed",
+                next_step=f"Move {file.name} away, and make it again with: smallfiles annotate",
+            )

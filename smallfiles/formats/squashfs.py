@@ -61,13 +61,19 @@ from smallfiles.errors import (
     refuse_shortage,
 )
 from smallfiles.folders import IMAGE_SUFFIXES
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import SampleColumns, file_names, paths_in_tree, unwritable, write_table
 from smallfiles.formats.embedded import Columns, EmbeddedTable, TablePlace, load, pieces, place_column
-from smallfiles.formats.output import OutputFile, packed
+from smallfiles.formats.output import (
+    OutputFile,
+    SampleColumns,
+    file_names,
+    packed,
+    paths_in_tree,
+    unwritable,
+    write_table,
+)
 from smallfiles.formats.reader import TableReader
-from smallfiles.formats.table import Extents, Place, Stored
+from smallfiles.formats.table import Extents, Place, Stored, record_of
 from smallfiles.formats.tar.archive import Archive, columns_of, rows_of_texts
 from smallfiles.formats.tar.headers import Link, Members
 from smallfiles.manifest.class_folders import by_folder
@@ -476,7 +482,7 @@ def _record(file: OutputFile, columns: SampleColumns, schema: Schema, options: O
     """Yield what follows the data: a text, the table, and where the table is."""
     yield readme(file.position)
     start = file.position
-    yield from pieces(columns, provenance.record("squashfs", schema, options))
+    yield from pieces(columns, record_of("squashfs", schema, options))
     yield TablePlace(start, file.position, file.position).dumps()
 
 

@@ -1,4 +1,4 @@
-"""A packed set as a table: keys, values, and where each blob is. A format's `locate` returns it.
+"""A packed set as a table: keys, values, where each blob is, and its record. A format's `locate` returns it.
 
     SampleTable.keys()      "cat/1.jpg", …
     SampleTable.column(…)   label, captions, and all other values
@@ -9,13 +9,19 @@ when they are first needed, and a table never refers to itself: its files close 
 
 The trap: bytes that are read where a damaged index says are those of another sample. So a place is checked
 against its file before anything is read. Notebook 04 teaches offsets.
+
+The record (provenance) in every packed file says from what, by what and how it was packed. With a record of
+time, user, host or part number, equal inputs would give unequal bytes, and then no digest can show that two
+packed files are the same. So it contains only what determines the content. Notebook 05 teaches it.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -23,12 +29,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import smallfiles
 from smallfiles.arrays import as_integers, from_numpy, one_chunk
 from smallfiles.digests import added_fields
-from smallfiles.fields import name_of_first, suffix_of
-from smallfiles.formats import provenance
+from smallfiles.fields import META, TARGETS, name_of_first, name_problem, suffix_of
 from smallfiles.formats.bytefile import AHEAD_BYTES
-from smallfiles.samples import Buffer
+from smallfiles.samples import Buffer, Schema
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -199,14 +205,14 @@ class SampleTable(ABC):
         (given, _), *others = self._blobs.items()
         key = self.key(0) if self.count else ""
         self.first.suffix = suffix_of(key)
-        name = given or provenance.first_field(self.record) or name_of_first(key)
+        name = given or recorded_first(self.record) or name_of_first(key)
         name = "data" if name in {**dict(others), **self.kinds} else name
         return {name: self.first, **dict(others)}
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names in label order; empty if unknown."""
-        return provenance.class_names(self.record)
+        return recorded_classes(self.record)
 
     @property
     @abstractmethod
@@ -277,3 +283,115 @@ def numbered_keys(count: int) -> pa.StringArray:
     """Return the keys of a file that has none: its row numbers."""
     # Not pa.array, which imports pandas where that is installed: a second per worker.
     return from_numpy(np.arange(count, dtype=np.int64)).cast(pa.string())
+
+
+def record_of(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
+    """Make the record that a writer stores.
+
+    A file that was copied to another cluster still contains the name of its set and its classes.
+
+    Args:
+        format_name: Name of the format.
+        schema: What is packed.
+        options: The format's frozen dataclass, or None.
+
+    Returns:
+        A JSON object; `resize` is in it only if images were scaled before packing, and `came_as` (the
+        `member_suffixes` of the schema) only if the source was a tar of another program; `fields` and
+        `columns` only if there are more than the first file and its target; `first` only if its field was
+        given a name.
+    """
+    odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
+    if schema.member_suffixes:
+        odd["came_as"] = list(schema.member_suffixes)
+    if schema.fields:
+        odd["fields"] = schema.fields
+        odd |= {"columns": list(schema.columns)} if schema.columns else {}
+    if schema.first:
+        odd["first"] = schema.first
+    names = schema.values.column_names
+    return odd | {
+        "package": "smallfiles",
+        "version": smallfiles.__version__,
+        "format": format_name,
+        "options": asdict(options) if is_dataclass(options) else {},  # type: ignore[arg-type]
+        "schema": {
+            "name": schema.name,
+            "split": schema.split,
+            "classes": list(schema.classes),
+            "target": "captions" if "captions" in names else "label",
+            "count": schema.count,
+            "has_meta": META in names,
+            "manifest_digest": schema.manifest_digest,
+        },
+    }
+
+
+def dump_record(provenance: dict[str, Any]) -> str:
+    """Canonical JSON: compact, ASCII, keys sorted, so that equal records are equal bytes."""
+    return json.dumps(provenance, sort_keys=True, separators=(",", ":"))
+
+
+def load_record(text: str | bytes | None) -> dict[str, Any]:
+    """Read a record; anything but a JSON object gives `{}`.
+
+    A file that lost its record, or that another program wrote, still has readable samples.
+
+    Returns:
+        The record; its `schema`, `options` and `resize`, where present, are objects.
+    """
+    try:
+        found = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in ("schema", "options", "resize") or isinstance(value, dict)
+    }
+
+
+def recorded_classes(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """Class names in label order; empty if the record has none."""
+    classes = provenance.get("schema", {}).get("classes")
+    return tuple(str(name) for name in classes) if isinstance(classes, list) else ()
+
+
+def recorded_member_suffixes(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """What `Schema.member_suffixes` was; empty if the record does not have it."""
+    found = provenance.get("came_as")
+    return tuple(word for word in ("json", "txt") if word in found) if isinstance(found, list) else ()
+
+
+def recorded_blobs(provenance: dict[str, Any]) -> dict[str, str]:
+    """Name and suffix of each field of further files; empty if the record has none."""
+    found = provenance.get("fields")
+    fields = found.items() if isinstance(found, dict) else ()
+    return {str(name): kind for name, kind in fields if isinstance(kind, str) and kind.startswith(".")}
+
+
+def recorded_first(provenance: Mapping[str, Any]) -> str:
+    """What `Schema.first` was; empty if the record does not have it."""
+    found = provenance.get("first")
+    return "" if name_problem(found) else str(found)
+
+
+def recorded_columns(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """What `SourceOptions.columns` was, if the record has it."""
+    found = provenance.get("columns")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def recorded_target(provenance: dict[str, Any]) -> str | None:
+    """Whether samples carry `label` or `captions`; None if the record does not have it."""
+    found = provenance.get("schema", {}).get("target")
+    return found if found in TARGETS else None
+
+
+def recorded_values(record: Mapping[str, Any]) -> dict[str, str]:
+    """Name and type of each column of values that a record names."""
+    found = record.get("fields")
+    fields = found if isinstance(found, dict) else {}
+    return {name: str(kind) for name, kind in fields.items() if not str(kind).startswith(".")}

@@ -39,8 +39,8 @@ from smallfiles.errors import DamagedFileError, ResourceError, StorageError, Usa
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.reader import TableReader
 from smallfiles.formats.table import ByteSource
-from smallfiles.formats.tar import index
-from smallfiles.formats.tar.reader import Locate, Shards, TarTable
+from smallfiles.formats.tar import LocateShards, index
+from smallfiles.formats.tar.index import Shards, TarTable
 from smallfiles.objectstore.access import PART_BYTES, StoreUrl
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
@@ -370,7 +370,7 @@ class RemoteTar(TableReader):
     """
 
     def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
-        super().__init__(Path(), Locate("pread", (), False))
+        super().__init__(Path(), LocateShards("pread", (), False))
         self.path = _Url(str(store.place))
         self._store, self._cache, self._in_flight = store, cache, in_flight
 

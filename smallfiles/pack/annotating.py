@@ -31,7 +31,7 @@ from smallfiles.digests import added_fields, sidecar
 from smallfiles.errors import PackError, SourceError, UsageError, first_few, summary_of, writing
 from smallfiles.fields import value_table
 from smallfiles.folders import SourceOptions, one_or_several
-from smallfiles.formats import added
+from smallfiles.formats.reader import read_added, write_added
 from smallfiles.locks import Lease
 from smallfiles.pack.compare import differing
 from smallfiles.progress import plural
@@ -133,7 +133,7 @@ def split(out: Path, rule: Mapping[str, float], **more: Any) -> tuple[Path, Spli
         _refuse_taken(reader, values := pa.table({"split": names}))
         how = {"split_rule": dict(rule), "split_seed": choice.split_seed, **choice.chosen}
         _write(reader, values, path, lease, how)
-        return path, reported(reader, choice, one_chunk(added.read(path, reader).column("split")))
+        return path, reported(reader, choice, one_chunk(read_added(path, reader).column("split")))
 
 
 def _path_of(out: Path, name: str) -> Path:
@@ -193,7 +193,7 @@ def _values(
 def _refuse_taken(reader: Reader, values: pa.Table) -> None:
     """Refuse names of fields that the set has already; its files of fields are checked on the way."""
     for file in added_fields(reader.path):
-        added.read(file, reader, full=True)
+        read_added(file, reader, full=True)
     taken = sorted(reader.fields.keys() & {*values.column_names})
     if taken:
         raise UsageError(
@@ -211,8 +211,8 @@ def _write(
     with drafted(path, "annotating") as draft, writing(path):
         draft.clear()
         aside = draft.partial / path.name
-        added.write(reader, values, aside, rule or {})
-        stored = added.read(aside, reader, full=True)
+        write_added(reader, values, aside, rule or {})
+        stored = read_added(aside, reader, full=True)
         pairs = zip(stored.columns, values.columns, strict=True)
         if stored.schema != values.schema or any(not a.equals(b) and differing(a, b) for a, b in pairs):
             raise PackError(

@@ -28,7 +28,7 @@ from smallfiles import atomic, formats, machine
 from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.digests import name_hashes
 from smallfiles.errors import LinkError, PackError, ResourceError, SmallfilesError, UsageError, first_few
-from smallfiles.formats.columns import paths_in_tree
+from smallfiles.formats.output import paths_in_tree
 from smallfiles.manifest import Manifest
 from smallfiles.pack import scaling
 from smallfiles.pack.config import (

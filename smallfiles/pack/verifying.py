@@ -23,8 +23,8 @@ from smallfiles.arrays import from_numpy
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few, no_samples, summary_of
 from smallfiles.fields import META, TARGETS, further_fields, further_files
-from smallfiles.formats import added
 from smallfiles.formats.files import MANIFEST, manifest_of
+from smallfiles.formats.reader import read_added
 from smallfiles.manifest import Manifest
 from smallfiles.pack.compare import differing
 from smallfiles.pack.config import described
@@ -203,7 +203,7 @@ def _check_added(reader: Reader, files: Sequence[Path], found: VerifyReport) -> 
     """Check that the fields which were added later belong to these samples, by all keys."""
     try:
         for file in files:
-            added.read(file, reader, full=True)
+            read_added(file, reader, full=True)
         _ = reader.fields  # refuses a name that is there twice
     except FormatError as error:
         found.problems.append(str(error))

@@ -24,9 +24,9 @@ from smallfiles.digests import added_fields
 from smallfiles.errors import SourceError, UsageError, refuse_shortage, summary_of
 from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
-from smallfiles.formats import provenance
 from smallfiles.formats.files import MANIFEST
 from smallfiles.formats.reader import TableReader
+from smallfiles.formats.table import recorded_columns, recorded_member_suffixes
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
@@ -144,8 +144,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
                 next_step="Pack them without labels (--unlabelled), or give a manifest with their labels",
             )
         notes = (f"{path.name} has no targets: label {UNLABELLED} for all",)
-    member_suffixes = provenance.member_suffixes(record) or tuple(about.get("member_suffixes", ()))
-    more = (resize_of(reader), member_suffixes, provenance.columns(record))
+    member_suffixes = recorded_member_suffixes(record) or tuple(about.get("member_suffixes", ()))
+    more = (resize_of(reader), member_suffixes, recorded_columns(record))
     source = Source(manifest, PackedStore(reader), f"packed {format}", notes, path, *more)
     if not (format == "tar" and path.is_dir()):
         return source
@@ -230,7 +230,7 @@ def flags_of(reader: Reader) -> dict[str, Any]:
         reader: Of the output.
     """
     record = reader.info().get("provenance") or {}
-    found: dict[str, Any] = {"columns": columns} if (columns := provenance.columns(record)) else {}
+    found: dict[str, Any] = {"columns": columns} if (columns := recorded_columns(record)) else {}
     split = record.get("schema", {}).get("split", "train")
     if split != "train":  # which is the default where there are several
         found["split"] = str(split)

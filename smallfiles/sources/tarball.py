@@ -42,10 +42,11 @@ from smallfiles.folders import (
     in_words,
     is_ignored,
 )
-from smallfiles.formats import provenance
+from smallfiles.formats import tar
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.squashfs import SquashedFile, SquashedTree
-from smallfiles.formats.tar import fields, reader
+from smallfiles.formats.table import recorded_classes
+from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.archive import Archive, columns_of, index, rows_of_texts
 from smallfiles.formats.tar.headers import Link, Members
 from smallfiles.formats.tar.streams import StreamedStore
@@ -102,7 +103,7 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
 
     Args:
         folder: The tars or zips; the key of a sample is `tar/member`. Its class is the name of its tar where
-            these can be classes (see `formats.tar.reader`), or where `options.kind` is `tarball`.
+            these can be classes (see `formats.tar`), or where `options.kind` is `tarball`.
         options: See `SourceOptions`.
 
     Raises:
@@ -264,7 +265,7 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
     trusted = options.kind != "auto"
     if options.unlabelled:
         return labels_of(files, options)
-    return reader.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
+    return tar.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
 
 
 def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> bool:
@@ -307,9 +308,9 @@ def _annotated_source(
     columns = {
         "targets": [UNLABELLED] * len(data.names) if options.unlabelled else samples.targets(kind),
         "split": options.split or data.record.get("schema", {}).get("split") or "train",
-        "classes": provenance.class_names(data.record),
+        "classes": recorded_classes(data.record),
     }
-    more += reader.ignored_folders([samples], kind, data.path) + fields.unlabelled([samples], kind)
+    more += tar.ignored_folders([samples], kind, data.path) + fields.unlabelled([samples], kind)
     notes += data.notes + samples.notes + more + samples.further_files()
     return _source(annotated, samples, "webdataset tar", columns, notes, options)
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.fields import META
-from smallfiles.formats import embedded, provenance
-from smallfiles.formats.columns import INT64, SampleColumns, key_of
-from smallfiles.formats.output import ArrowSink, OutputFile, packed
+from smallfiles.formats import embedded
+from smallfiles.formats.output import INT64, ArrowSink, OutputFile, SampleColumns, key_of, packed
+from smallfiles.formats.table import dump_record, record_of
 from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
 BINARY_LIMIT = 2**31 - 1
@@ -122,7 +122,7 @@ def write(
                 _flush(batch, writer, sink, index)
             sink.redirect(end.extend)
         sink.flush()
-        record = provenance.record("arrow", schema, options)
+        record = record_of("arrow", schema, options)
         index.write(file, batch, b"".join(end), record, arrow_schema)
         return packed(out, "arrow", count, payload, file.finish())
 
@@ -202,8 +202,8 @@ def _arrow_schema(schema: Schema, options: ArrowOptions) -> pa.Schema:
         complete = {"captions"} if features else {"captions", "label"}
         fields = [key, *(each.with_nullable(each.name not in complete) for each in schema.values.schema)]
         fields += [data.with_name("data"), *others]
-    record = provenance.record("arrow", schema, options)
-    return pa.schema(fields, {PROVENANCE: provenance.dumps(record)} | features)
+    record = record_of("arrow", schema, options)
+    return pa.schema(fields, {PROVENANCE: dump_record(record)} | features)
 
 
 def _features(classes: Sequence[str]) -> dict[bytes, str]:
@@ -211,7 +211,7 @@ def _features(classes: Sequence[str]) -> dict[bytes, str]:
     if not classes or len({*classes}) < len(classes):
         return {}
     label = {"names": list(classes), "_type": "ClassLabel"}
-    return {FEATURES: provenance.dumps({"info": {"features": {"label": label}}})}
+    return {FEATURES: dump_record({"info": {"features": {"label": label}}})}
 
 
 def _binary(sizes: BlobField, max_bytes: int) -> pa.DataType:

@@ -37,10 +37,8 @@ from smallfiles.arrays import as_integers
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ManifestError, ResourceError, UsageError, writing
 from smallfiles.fields import type_named
-from smallfiles.formats import provenance
 from smallfiles.formats.blob import ArrayTable, arrays_of, arrays_of_values, required
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import SampleColumns, refuse_fields
 from smallfiles.formats.hdf5.layout import (
     HOME,
     Field,
@@ -51,9 +49,9 @@ from smallfiles.formats.hdf5.layout import (
     row_place,
     with_checksum,
 )
-from smallfiles.formats.output import OutputFile, packed, save_digest
+from smallfiles.formats.output import OutputFile, SampleColumns, packed, refuse_fields, save_digest
 from smallfiles.formats.reader import TableReader
-from smallfiles.formats.table import Extents, Place, computed_once
+from smallfiles.formats.table import Extents, Place, computed_once, dump_record, record_of
 from smallfiles.samples import OWN_TYPES, Buffer, Packed, Sample, Schema
 
 
@@ -384,7 +382,7 @@ def _start(file: h5py.File, out: Path, schema: Schema, options: Options) -> h5py
             next_step="Name the split in the manifest",
         )
     # Of fixed length: a variable-length one is in a heap, and if that is damaged the library can hang.
-    text = provenance.dumps(provenance.record("hdf5", schema, options))
+    text = dump_record(record_of("hdf5", schema, options))
     file.attrs["provenance"] = np.bytes_(text.encode("ascii"))
     return file.create_group(schema.split)
 

@@ -36,9 +36,9 @@ import xxhash
 
 from smallfiles.errors import FormatError, first_few
 from smallfiles.fields import type_named
-from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, Arrays, array_of, column_of
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
+from smallfiles.formats.table import load_record
 
 HOME = "fields"
 """The group of them, in that of the split."""
@@ -253,7 +253,7 @@ def _record(attributes: h5py.AttributeManager) -> dict[str, object]:
     """Our provenance; an attribute of that name in another form is ignored."""
     if "provenance" not in attributes or attributes.get_id("provenance").dtype.kind != "S":
         return {}
-    return provenance.loads(bytes(attributes["provenance"]))
+    return load_record(bytes(attributes["provenance"]))
 
 
 def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:

@@ -26,7 +26,6 @@ from smallfiles.arrays import as_mask, column, from_numpy
 from smallfiles.digests import byte_order
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.folders import SERVICE_FOLDERS, key_problem
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, damaged, refuse_bomb
 from smallfiles.formats.tar.headers import (
     ANNOTATIONS,
@@ -94,7 +93,7 @@ class Archive:
     @property
     def is_ours(self) -> bool:
         """Whether this package wrote it."""
-        return self.record.get("package") == provenance.PACKAGE
+        return self.record.get("package") == "smallfiles"
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
         """The files for which `keep` is true, without the bytes of annotations."""

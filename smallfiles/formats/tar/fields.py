@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, from_numpy, scalar
 from smallfiles.errors import FormatError, first_few
-from smallfiles.formats import provenance
-from smallfiles.formats.columns import json_text
+from smallfiles.formats.output import json_text
+from smallfiles.formats.table import recorded_member_suffixes, recorded_target, recorded_values
 from smallfiles.formats.tar import grouping, headers
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.grouping import (
@@ -42,7 +42,6 @@ from smallfiles.formats.tar.grouping import (
     blobs_of,
     named,
     objects_of,
-    value_kinds,
 )
 from smallfiles.formats.tar.headers import ANNOTATIONS
 from smallfiles.progress import plural
@@ -184,7 +183,7 @@ def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[str, tuple
     Raises:
         FormatError: Some samples have only labels, others only captions.
     """
-    recorded = {found for one in annotated if (found := provenance.target_of(one.data.record))}
+    recorded = {found for one in annotated if (found := recorded_target(one.data.record))}
     labels, captions, both, empty = (
         sum(counts) for counts in zip(*(one.kinds for one in annotated), strict=True)
     )
@@ -263,7 +262,7 @@ def _ours(archive: Archive) -> Annotated:
     data = archive.take(rows)
     data = replace(data, names=_keys_of(data.names))
     blobs = blobs_of(archive, suffix, group, rows)
-    if not value_kinds(archive.record):
+    if not recorded_values(archive.record):
         found = replace(_read_annotations(archive, group, rows, annotations), data=data, blobs=blobs)
     else:
         objects, values = objects_of(archive, annotations.pop("json"), group, rows)
@@ -272,7 +271,7 @@ def _ours(archive: Archive) -> Annotated:
         metas = [json_text(one["meta"], canonical=False) if "meta" in one else None for one in objects]
         found = replace(found, data=data, blobs=blobs, values=values, captions=captions, metas=metas)
     further = blobs or found.values is not None  # then a class that is not known has no member
-    if not further or provenance.target_of(archive.record) == "captions":
+    if not further or recorded_target(archive.record) == "captions":
         return found
     return replace(found, labels=[UNLABELLED if label is None else label for label in found.labels])
 
@@ -330,7 +329,7 @@ def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: di
         labels.append(label)
         captions.append(texts)
         metas.append(meta)
-    suffixes = provenance.member_suffixes(archive.record) or _member_suffixes(tables, captions, metas)
+    suffixes = recorded_member_suffixes(archive.record) or _member_suffixes(tables, captions, metas)
     return Annotated(archive, labels, captions, metas, (), tuple(sorted(words)[:1]), suffixes)
 
 

@@ -25,7 +25,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,9 @@ from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, scalar, to
 from smallfiles.errors import DamagedFileError, FormatError, ManifestError, first_few
 from smallfiles.fields import META, finite, name_problem, typed_column
 from smallfiles.fields import RESERVED as USED
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import json_text, no_row, object_of
+from smallfiles.formats.output import json_text, no_row, object_of
+from smallfiles.formats.table import recorded_blobs, recorded_values
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.headers import ANNOTATIONS, RESERVED
 from smallfiles.progress import plural
@@ -158,13 +158,6 @@ def _refuse_line_feeds(captions: pa.StringArray, out: Path) -> None:
         )
 
 
-def value_kinds(record: Mapping[str, Any]) -> dict[str, str]:
-    """Name and type of each column of values that the record of a shard names."""
-    found = record.get("fields")
-    fields = found if isinstance(found, dict) else {}
-    return {name: str(kind) for name, kind in fields.items() if not str(kind).startswith(".")}
-
-
 def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) -> dict[str, Further]:
     """The further files in a shard of this package, as its record names them.
 
@@ -178,7 +171,7 @@ def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) 
         DamagedFileError: A sample lacks one.
     """
     found = {}
-    for name, ending in provenance.blob_suffixes(archive.record).items():
+    for name, ending in recorded_blobs(archive.record).items():
         known = [f"{name.lower()}{ending}", *([ending[1:]] if name == ending[1:] else [])]
         members = np.setdiff1d(
             np.flatnonzero(as_mask(pc.is_in(suffix, column(known, pa.string())))), rows, assume_unique=True
@@ -209,7 +202,7 @@ def objects_of(archive: Archive, members: Rows, group: Rows, rows: Rows) -> tupl
     Raises:
         DamagedFileError: A sample lacks its values, or they have other types than the record says.
     """
-    kinds = value_kinds(archive.record)
+    kinds = recorded_values(archive.record)
     objects: list[Meta] = []
     for row, own in zip(rows.tolist(), of_same_stem(members, group, rows).tolist(), strict=True):
         if own < 0:

@@ -34,8 +34,8 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import DamagedFileError
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
+from smallfiles.formats.table import dump_record, load_record
 
 ANNOTATIONS = ("cls", "json", "txt", "meta")
 """Suffixes of the members that hold a sample's label, captions and JSON object."""
@@ -130,7 +130,7 @@ def member(name: str, size: int) -> bytes:
 
 def origin(record: dict[str, Any]) -> bytes:
     """A pax global header with `record`, as `git archive` stores its commit."""
-    return _pax("pax_global_header", b"g", _record("comment", COMMENT + provenance.dumps(record)))
+    return _pax("pax_global_header", b"g", _record("comment", COMMENT + dump_record(record)))
 
 
 def small_member(name: str, data: bytes) -> bytes:
@@ -262,7 +262,7 @@ class Members:
     @property
     def is_ours(self) -> bool:
         """Whether this package wrote the archive."""
-        return self.record.get("package") == provenance.PACKAGE
+        return self.record.get("package") == "smallfiles"
 
     def short(self, suffixes: tuple[bytes, ...]) -> list[int]:
         """Return the rows of files with one of these suffixes that are small enough to keep."""
@@ -432,7 +432,7 @@ class Scanner:
         """Read the provenance from a global pax header, if it holds one."""
         comment = self._pax(self._extension(data, size), data).get(b"comment", b"")
         if comment.startswith(COMMENT.encode()):
-            found.record = provenance.loads(comment.removeprefix(COMMENT.encode()).decode("utf-8", "replace"))
+            found.record = load_record(comment.removeprefix(COMMENT.encode()).decode("utf-8", "replace"))
 
     def _extension(self, data: int, size: int) -> bytes:
         if size > _MAX_EXTENSION_BYTES:

@@ -1,4 +1,4 @@
-"""The index beside a shard: where each sample is, so that one read fetches it.
+"""The index beside a shard, and the table that the indexes of all shards are: one read fetches a sample.
 
 `shard-000000.tar.index.arrow` is an Arrow IPC file (one uncompressed record batch: key, offset, size,
 target, meta; `blob.mask.offset` and `blob.mask.size` for further files `mask`; `value.age` for values `age`)
@@ -11,9 +11,13 @@ opens a shard with and without an index.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import resource
+from bisect import bisect_right
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +28,26 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import column, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.digests import hash_block
-from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
+from smallfiles.errors import (
+    DamagedFileError,
+    FormatError,
+    refuse_shortage,
+)
 from smallfiles.fields import META, TARGETS
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, arrow_file, damaged
-from smallfiles.formats.columns import SampleColumns, read_table, write_table
-from smallfiles.formats.output import OutputFile
+from smallfiles.formats.output import OutputFile, SampleColumns, write_table
+from smallfiles.formats.table import (
+    ByteSource,
+    Column,
+    Extents,
+    Place,
+    SampleTable,
+    dump_record,
+    load_record,
+    recorded_blobs,
+    recorded_values,
+)
 from smallfiles.formats.tar.fields import Annotated
-from smallfiles.formats.tar.grouping import value_kinds
 from smallfiles.formats.tar.streams import cannot_seek
 from smallfiles.samples import OWN_TYPES, Schema
 from smallfiles.storage import answered
@@ -43,6 +59,7 @@ _PLACE = ("offset", "size")
 _OWN = (*TARGETS, META)
 """Columns of values that an index names as the field; others have a prefix."""
 _BLOB, _VALUE = "blob.", "value."
+_MOST_OPEN_SHARDS = 128
 
 
 class Places(NamedTuple):
@@ -147,7 +164,7 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "file_bytes": index.file_bytes,
         "edges": index.edges,
         "frames": [],  # of a compressed tar, which only version 0.1.0 wrote
-        "provenance": provenance.dumps(index.provenance),
+        "provenance": dump_record(index.provenance),
     }
     out = index_path(path)
     places = {
@@ -179,7 +196,7 @@ def load(path: Path, access: Access) -> Index:
         if META not in found:
             raise ValueError(f"it has no column {META}")
         facts = json.loads(metadata[_FACTS])
-        record = provenance.loads(facts["provenance"])
+        record = load_record(facts["provenance"])
         blobs, values = _fields(found, record)
         if facts["frames"]:
             raise cannot_seek(path)
@@ -200,13 +217,13 @@ def _fields(
     found: dict[str, pa.Array], record: dict[str, Any]
 ) -> tuple[dict[str, Places], dict[str, pa.Array]]:
     """The places of all files, and the columns of further values; as the record names them."""
-    blobs, suffixes, stored = {}, {"": "", **provenance.blob_suffixes(record)}, list(found)
+    blobs, suffixes, stored = {}, {"": "", **recorded_blobs(record)}, list(found)
     for name in sorted(suffixes, key=lambda name: stored.index(place_columns(name)[0])):
         columns = [found[column] for column in place_columns(name)]
         if any(column.type != pa.int64() or column.null_count for column in columns):
             raise ValueError(f"the places of {name} are no whole numbers")
         blobs[name] = Places(suffixes[name], *map(to_numpy, columns))
-    kinds = value_kinds(record)
+    kinds = recorded_values(record)
     values = {name: found[f"{_VALUE}{name}"] for name in kinds}
     if odd := [name for name, found_values in values.items() if str(found_values.type) != kinds[name]]:
         raise ValueError(f"values {odd[0]} of type {values[odd[0]].type}")
@@ -258,3 +275,198 @@ def field_bytes(path: Path, found: Index, field: str) -> int:
 def _stale(path: Path, problem: str) -> FormatError:
     next_step = f"Copy both again; if the tar was replaced on purpose, delete {index_path(path).name}"
     return damaged(path, problem, "a tar and its own index", next_step)
+
+
+def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array], dict[bytes, bytes]]:
+    """The columns of an Arrow file from `write_table`, fully validated: native code follows their offsets.
+
+    Args:
+        source: The file, or its bytes; not copied.
+        numbers: Names of integer columns in addition to the label.
+
+    Returns:
+        Columns by name, and the metadata of the file.
+
+    Raises:
+        ValueError: It is another file.
+        KeyError: It has no keys, or neither labels nor captions.
+        pa.ArrowException: It is damaged.
+    """
+    reader = pa.ipc.open_file(source)
+    if reader.num_record_batches != 1:
+        raise ValueError(f"{reader.num_record_batches} record batches instead of one")
+    batch = reader.get_batch(0)
+    batch.validate(full=True)
+    found = dict(zip(batch.schema.names, batch.columns, strict=True))
+    kinds = {"key": pa.string(), **OWN_TYPES}
+    for name, values in found.items():
+        kind = pa.int64() if name in numbers else kinds.get(name, values.type)
+        if values.type != kind or (values.null_count and (name in numbers or name in kinds) and name != META):
+            raise ValueError(f"column {name} has type {values.type} and {values.null_count} nulls")
+    if "key" not in found or not found.keys() & {*TARGETS}:
+        raise KeyError("key, label or captions")
+    return found, batch.schema.metadata or {}
+
+
+def _most_open() -> int:
+    """Shards that one process keeps open: at most a quarter of its descriptors."""
+    return max(2, min(_MOST_OPEN_SHARDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+
+
+class Shards:
+    """What one process has opened: the indexes of all shards, and the data of those read last."""
+
+    def __init__(self, paths: list[Path], indexes: list[Index], access: Access) -> None:
+        self.most_open = _most_open()
+        # A view of a mapping keeps a descriptor of its shard, and a batch may need a thousand shards.
+        self.spread = access == "auto" and len(paths) > self.most_open
+        self.paths, self.indexes, self._access = paths, indexes, "pread" if self.spread else access
+        self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
+        self.first = next((found for found in indexes if len(found.keys)), indexes[0])
+        has_meta = any(found.values[META].null_count < len(found.keys) for found in indexes)
+        values = self.first.values.items()
+        self.kinds = {name: each.type for name, each in values if name != META or has_meta}
+        self._stores: dict[int, ByteSource] = {}
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Shard and row of a sample."""
+        number = bisect_right(self.starts, position) - 1
+        return number, position - self.starts[number]
+
+    def store(self, number: int) -> ByteSource:
+        """The data of a shard, opened at first use."""
+        store = self._stores.get(number)
+        if store is None:
+            found = self.indexes[number]
+            store = ByteFile(self.paths[number], self._access)
+            check_bound(store, found)
+            if len(self._stores) >= self.most_open:
+                with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread did
+                    self._stores.pop(next(iter(self._stores)))
+            self._stores[number] = store
+        return store
+
+    def span(self, position: int, field: str = "") -> tuple[int, int, int]:
+        """Return shard, first byte, and end of the file of one sample and field; the default has no name."""
+        number, row = self.place(position)
+        places = self.indexes[number].blobs[field]
+        start = places.offsets.item(row)
+        return number, start, start + places.sizes.item(row)
+
+
+class ShardMembers(Extents):
+    """The members of one field of all shards.
+
+    Args:
+        shards: The shards.
+        field: Its name in the indexes; empty for the default field.
+        suffix: Of the members.
+    """
+
+    def __init__(self, shards: Shards, field: str, suffix: str = "") -> None:
+        super().__init__(suffix)
+        self._shards, self._field = shards, field
+
+    def place(self, row: int) -> Place:
+        """Return where the member of one sample is.
+
+        Raises:
+            DamagedFileError: The shard ends before.
+        """
+        shards = self._shards
+        number, start, stop = shards.span(row, self._field)
+        store = shards.store(number)
+        if not 0 <= start <= stop <= store.size:
+            key = shards.indexes[number].keys[row - shards.starts[number]]
+            what = f"it lacks bytes {start:,} to {stop:,}, where its index has {key}"
+            raise damaged(shards.paths[number], what)
+        return store, start, stop
+
+    def size(self, row: int) -> int:
+        """Return the number of bytes, from the index: the shard is not opened."""
+        _, start, stop = self._shards.span(row, self._field)
+        return stop - start
+
+    def span(self, row: int) -> tuple[Path, int, int] | None:
+        """Return file and byte range."""
+        number, start, stop = self._shards.span(row, self._field)
+        return self._shards.paths[number], start, stop
+
+    def total_bytes(self) -> int:
+        shards = self._shards
+        pairs = zip(shards.paths, shards.indexes, strict=True)
+        return sum(field_bytes(path, found, self._field) for path, found in pairs if len(found.keys))
+
+
+class TarTable(SampleTable):
+    """The samples of all shards.
+
+    Args:
+        path: The tar, or the folder of shards.
+        shards: What was opened.
+        classes: From the folders in tars of other programs.
+        facts: More for `info`.
+    """
+
+    format = "tar"
+    outlives_fork = True
+
+    def __init__(self, path: Path, shards: Shards, classes: tuple[str, ...], **facts: Any) -> None:
+        blobs = {name: ShardMembers(shards, name, each.suffix) for name, each in shards.first.blobs.items()}
+        size = sum(found.file_bytes for found in shards.indexes)
+        super().__init__(path, shards.starts[-1], blobs, shards.indexes[0].provenance, size)
+        self.shards, self._classes, self._facts = shards, classes, facts
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return super().classes or self._classes
+
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        return self.shards.kinds
+
+    def load(self, name: str) -> pa.ChunkedArray:
+        indexes = self.shards.indexes
+        if name == "key":
+            return pa.chunked_array([found.keys for found in indexes])
+        return pa.chunked_array(
+            [found.values[name] for found in indexes if len(found.keys)], self.kinds[name]
+        )
+
+    def column(self, name: str) -> Column:
+        return super().column(name) if name == "key" else self.load(name)  # over the memory of the indexes
+
+    def key(self, row: int) -> str:
+        number, row = self.shards.place(row)
+        return str(self.shards.indexes[number].keys[row].as_py())
+
+    def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
+        """Return some rows, shard by shard: Arrow would first join the columns of all."""
+        shards, order = self.shards, np.argsort(rows, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        cuts = np.searchsorted(rows[order], shards.starts)
+        parts = [
+            (found.values, from_numpy(rows[order[first:last]] - start))
+            for found, start, first, last in zip(shards.indexes, shards.starts, cuts, cuts[1:], strict=False)
+            if first < last
+        ]
+        some = {name: [values[name].take(own) for values, own in parts] for name in names}
+        nothing = {name: shards.first.values[name].slice(0, 0) for name in names}
+        return {name: pa.concat_arrays([nothing[name], *some[name]]).take(from_numpy(back)) for name in names}
+
+    def parts(self, rows: list[int]) -> list[list[int]]:
+        """Divide where there are very many shards: each opens one in addition to those that are kept."""
+        few = max(1, self.shards.most_open // 8) if self.shards.spread else max(1, len(rows))
+        return [rows[start : start + few] for start in range(0, len(rows), few)]
+
+    def shard_sizes(self) -> tuple[int, ...]:
+        return tuple(len(found.keys) for found in self.shards.indexes)
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "layout": "webdataset",
+            "target": next(name for name in TARGETS if name in self.kinds),
+            "shards": len(self.shards.paths),
+            **self._facts,
+        }

@@ -22,10 +22,9 @@ import pyarrow as pa
 from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.fields import META
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.columns import SampleColumns, key_of
-from smallfiles.formats.output import OutputFile, packed
+from smallfiles.formats.output import OutputFile, SampleColumns, key_of, packed
+from smallfiles.formats.table import record_of
 from smallfiles.formats.tar import grouping, headers, index
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
@@ -114,7 +113,7 @@ class Shard:
         plain = replace(schema, values=schema.values.select(others))
         self._columns = SampleColumns(path, plain, more={**places, META: pa.string()})
         self._texts = grouping.Texts(path, schema)
-        self._record = provenance.record(NAME, schema, options)
+        self._record = record_of(NAME, schema, options)
         self._record["options"] |= _FORMER_OPTIONS
         self._position = 0
         self._file = OutputFile(path, digest=digest)
