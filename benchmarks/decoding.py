@@ -29,8 +29,8 @@ from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.images import picture
 from smallfiles.images.header import read_header
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench, medians
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Failed, Result
 from smallfiles.measure.workers import WorkerPool, WorkerState, WorkFailed, last_words

@@ -38,8 +38,8 @@ from smallfiles import objectstore, sources
 from smallfiles.errors import PackError, SmallfilesError
 from smallfiles.formats.tar.shards import TarOptions
 from smallfiles.machine import usable_cpus
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder

@@ -20,10 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from smallfiles import formats, slowfs
-from smallfiles.measure import requests
+from smallfiles.measure import BenchConfig, requests
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.cache import files_of
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.progress import plural

@@ -22,9 +22,8 @@ from benchmarks.decoding import MOST_PICTURES, bench_decoding
 from benchmarks.reading import bench_raw_reads
 from benchmarks.staging import first_of
 from smallfiles import cli, sources
-from smallfiles.measure import BenchConfig, bench_packing
+from smallfiles.measure import BUSY, BenchConfig, LoadBenchConfig, Step, bench_packing
 from smallfiles.measure.bench import Target
-from smallfiles.measure.config import BUSY, LoadBenchConfig, Step
 from smallfiles.measure.loading import bench_loading
 from smallfiles.measure.methods import REFERENCE, listed
 from smallfiles.measure.packing import FORMATS

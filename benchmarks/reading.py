@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks import missing, needed
 from benchmarks.loaders.material import FILES, laid_out, listed
 from smallfiles import formats
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench, Target
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.methods import read_file
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.reading import TOUCHED, hashed

@@ -20,9 +20,8 @@ from statistics import median
 from time import perf_counter
 
 from smallfiles import slowfs, sources
-from smallfiles.measure import requests
+from smallfiles.measure import BenchConfig, requests
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.options import option

@@ -26,8 +26,8 @@ from benchmarks.packing import METHODS, WAITING
 from benchmarks.staging import first_of
 from smallfiles import slowfs, sources
 from smallfiles.errors import UsageError
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.methods import concatenate, listed
 from smallfiles.measure.packing import SLOW_SAMPLES
 from smallfiles.measure.protocol import Case, Outcome

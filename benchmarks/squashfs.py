@@ -34,9 +34,9 @@ from pysquashfs.info import RECOMMENDED
 from pysquashfs.libsquashfs import available
 from pysquashfs.writer import folder_items
 from smallfiles.errors import PackError
+from smallfiles.measure import BenchConfig
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from benchmarks.decoding import jpegs
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.profile.hooks import received

@@ -31,8 +31,8 @@ from pysquashfs import SquashFS, SquashFSError, mount
 from pysquashfs.libsquashfs import available
 from pysquashfs.mounting import how_to_mount
 from smallfiles.errors import UsageError
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome, attempt, long_enough
 from smallfiles.measure.record import Failed
 

@@ -32,8 +32,7 @@ from smallfiles.measure.probe import METADATA, READS
 from smallfiles.measure.record import Record
 from smallfiles.options import words
 from smallfiles.progress import bytes_text, say_notes
-from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate, ways_of
-from smallfiles.scaling.config import TrainingPlan
+from smallfiles.scaling import WAYS, Forecast, Storage, TrainingPlan, Work, simulate, ways_of
 from smallfiles.storage import ReadingPool
 
 _LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16

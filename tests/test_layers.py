@@ -58,7 +58,6 @@ def test_imports_run_downwards_only(layer):
 SHORT = 60
 REASON = "Short, since"
 SMALL = {
-    "a configuration, imported whenever the command line starts": ["ring/config", "staging/config"],
     "one step of a picture": ["images/crops"],
     "one step of loading or training, used by several others": ["training/checkpoint"],
 }

@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 
 from benchmarks.loaders import dataloaders, engines, juelich
 from benchmarks.loaders.peer import Peer, measured_beside
+from smallfiles.measure import LoadBenchConfig
 from smallfiles.measure.bench import Bench, Target
-from smallfiles.measure.config import LoadBenchConfig
 from smallfiles.measure.loading.run import Candidate
 
 PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataloaders.PEERS, *engines.PEERS)}

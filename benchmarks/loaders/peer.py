@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from benchmarks import missing
 from benchmarks.loaders.material import laid_out
+from smallfiles.measure import PREFETCH, LoadBenchConfig
 from smallfiles.measure.bench import Bench, Target
-from smallfiles.measure.config import PREFETCH, LoadBenchConfig
 from smallfiles.measure.loading.run import Candidate, epoch_of
 from smallfiles.measure.loading.steps import Epoch, Pass, emulated, taken
 from smallfiles.measure.record import Failed

@@ -15,7 +15,7 @@ from smallfiles import options
 from smallfiles.cli.arguments import Parser, Verbs, add_run, add_verb
 from smallfiles.cli.output import report, say
 from smallfiles.errors import ResourceError, UsageError
-from smallfiles.measure.config import BenchConfig, LoadBenchConfig
+from smallfiles.measure import BenchConfig, LoadBenchConfig
 
 if TYPE_CHECKING:
     from smallfiles.measure import Result

@@ -12,9 +12,9 @@ from smallfiles.cli.arguments import Verbs, add_path, add_run, add_source_flags,
 from smallfiles.cli.output import in_seconds, look_at, report, say, since
 from smallfiles.errors import first_few
 from smallfiles.options import add_flags, from_args, given
-from smallfiles.pack.config import PackConfig
+from smallfiles.pack import PackConfig
 from smallfiles.progress import bytes_text, plural, say_notes
-from smallfiles.selection.config import Choice, parse_rule
+from smallfiles.selection import Choice, parse_rule
 
 if TYPE_CHECKING:
     from smallfiles.pack import PackReport

@@ -13,7 +13,7 @@ from smallfiles.cli.output import in_seconds, report
 from smallfiles.folders import SourceOptions
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, plural
-from smallfiles.scaling.config import BROADCAST, WAYS, Storage, TrainingPlan, Work, ways_of
+from smallfiles.scaling import BROADCAST, WAYS, Storage, TrainingPlan, Work, ways_of
 
 if TYPE_CHECKING:
     from smallfiles.advise import Advice, Measured

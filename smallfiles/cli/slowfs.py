@@ -13,7 +13,7 @@ from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
 from smallfiles.processes import SIGNALS, held_back
 from smallfiles.progress import bytes_text
-from smallfiles.slowfs.delays import SlowConfig
+from smallfiles.slowfs import SlowConfig
 
 _LOOK_S = 0.25
 

@@ -16,15 +16,15 @@ from smallfiles.cli.arguments import Verbs, add_run, add_verb
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, report, say, size_of
 from smallfiles.errors import UsageError, first_few
-from smallfiles.loading.config import LoaderConfig
+from smallfiles.loading import LoaderConfig
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
 from smallfiles.options import add_flags, from_args, given
 from smallfiles.processes import SIGNALS, listening
 from smallfiles.progress import bytes_text, plural, progress
-from smallfiles.ring.config import RingConfig
-from smallfiles.selection.config import DRAWS
-from smallfiles.training.config import TrainConfig, check_ring
+from smallfiles.ring import RingConfig
+from smallfiles.selection import DRAWS
+from smallfiles.training import TrainConfig, check_ring
 
 if TYPE_CHECKING:
     from smallfiles.measure.ranks import Count

@@ -22,7 +22,7 @@ from smallfiles.objectstore.access import TransferConfig
 from smallfiles.options import add_flags, from_args
 from smallfiles.processes import SIGNALS, held_back
 from smallfiles.progress import bytes_text, plural, say_notes
-from smallfiles.staging.config import StageConfig
+from smallfiles.staging import StageConfig
 
 if TYPE_CHECKING:
     from smallfiles.objectstore import Moved

@@ -19,9 +19,9 @@ from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, report
 from smallfiles.errors import FormatError, SmallfilesError, UsageError, first_few, no_samples, printable
 from smallfiles.options import add_flags, from_args
-from smallfiles.pack.config import PackConfig
+from smallfiles.pack import PackConfig
 from smallfiles.progress import bytes_text, plural
-from smallfiles.selection.config import Choice
+from smallfiles.selection import Choice
 
 if TYPE_CHECKING:
     from smallfiles.pack import VerifyReport

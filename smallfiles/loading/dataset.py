@@ -29,6 +29,7 @@ from torch.utils.data import Dataset, get_worker_info
 from smallfiles import formats
 from smallfiles.errors import ResourceError, SmallfilesError, UsageError
 from smallfiles.fields import META, TARGETS
+from smallfiles.loading import OnError
 from smallfiles.loading.batches import (
     Array,
     Batch,
@@ -43,11 +44,10 @@ from smallfiles.loading.batches import (
     views,
 )
 from smallfiles.loading.callables import Called
-from smallfiles.loading.config import OnError
 from smallfiles.loading.fields import field_batches, offsets_of
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
-from smallfiles.selection.config import Draw
+from smallfiles.selection import Draw
 from smallfiles.selection.draws import drawn
 from smallfiles.selection.mixture import Concatenated, mixed
 from smallfiles.selection.reader import Selected

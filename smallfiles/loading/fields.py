@@ -33,8 +33,8 @@ from smallfiles.errors import (
 )
 from smallfiles.fields import META, further_files, is_blob, name_of_first
 from smallfiles.images.decoding import DamagedImageError
+from smallfiles.loading import OnError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
-from smallfiles.loading.config import OnError
 from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value
 from smallfiles.samples import Buffer, Reader
 

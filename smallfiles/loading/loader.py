@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader
 
 from smallfiles import machine, storage
 from smallfiles.errors import UsageError
+from smallfiles.loading import LoaderConfig, Mode, default_workers, place
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.callables import Called
-from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
 from smallfiles.loading.dataset import (
     AnyTransform,
     Block,

@@ -72,7 +72,7 @@ class PackedFolder(Dataset[Any]):
         transforms: A function of image and target together, as for torchvision's segmentation data sets;
             only without `transform` and `target_transform`.
         **choice: Which samples, all by default: `where`, `split`, `split_rule`, `split_by` and further fields
-            of `smallfiles.selection.config.Choice`.
+            of `smallfiles.selection.Choice`.
 
     Attributes:
         classes: Names of the classes, in label order.

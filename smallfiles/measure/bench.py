@@ -22,7 +22,7 @@ from typing import Any
 
 from smallfiles import machine
 from smallfiles.errors import UsageError
-from smallfiles.measure.config import BenchConfig, Cache, LoadBenchConfig
+from smallfiles.measure import BenchConfig, Cache, LoadBenchConfig
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Result, versions_of
 

@@ -28,8 +28,7 @@ from pathlib import Path
 
 from pysquashfs.mounts import Mount, read_mounts
 from smallfiles.machine.filesystems import driver, existing, mount_of
-from smallfiles.slowfs import KIND, SlowFolder
-from smallfiles.slowfs.delays import COUNTED
+from smallfiles.slowfs import COUNTED, KIND, SlowFolder
 
 KINDS = {
     "lookups": "look-ups",

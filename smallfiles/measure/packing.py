@@ -20,8 +20,8 @@ from typing import Any
 
 from smallfiles import formats, sources
 from smallfiles.errors import UsageError, writing
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench, medians
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.methods import Task, methods, packed
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Record, Result

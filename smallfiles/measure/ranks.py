@@ -20,8 +20,7 @@ import numpy as np
 from smallfiles import machine
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
-from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.loading.config import place
+from smallfiles.loading import LoaderConfig, make_loader, place
 from smallfiles.loading.makers import Ragged
 from smallfiles.progress import plural
 

@@ -23,9 +23,9 @@ import xxhash
 
 from smallfiles import formats
 from smallfiles.errors import ResourceError, UsageError
+from smallfiles.measure import BenchConfig, Cache, ReadOrder
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench, Target, one_set
-from smallfiles.measure.config import BenchConfig, Cache, ReadOrder
 from smallfiles.measure.counting import requests
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.record import Result

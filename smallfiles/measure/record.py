@@ -22,7 +22,7 @@ import numpy as np
 
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, UsageError, writing
-from smallfiles.measure.config import Cache
+from smallfiles.measure import Cache
 
 _CONDITIONS = (
     "what",

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from smallfiles.measure.config import BUSY, MODES
+from smallfiles.measure import BUSY, MODES
 from smallfiles.measure.counting import COUNTED_BY, KINDS, PER_1000
 from smallfiles.measure.record import Failed, Record, ratio
 from smallfiles.progress import bytes_text

@@ -33,8 +33,7 @@ from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.objectstore.access import MANIFEST, PART_BYTES
 from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects
 from smallfiles.objectstore.client import NoObjectError, Store
-from smallfiles.staging import placement
-from smallfiles.staging.config import StageConfig
+from smallfiles.staging import StageConfig, placement
 from smallfiles.staging.copying import Folder, move, parts_of
 from smallfiles.staging.placement import Member, Output
 from smallfiles.staging.run import Use, facts_of, once, slot_at

@@ -36,7 +36,7 @@ from smallfiles.locks import Lease
 from smallfiles.pack.compare import differing
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
-from smallfiles.selection.config import Choice
+from smallfiles.selection import Choice
 from smallfiles.selection.splits import SplitReport, assigned, reported
 from smallfiles.sources.record import left_out
 from smallfiles.sources.roles import columns_of, given_fields
@@ -116,7 +116,7 @@ def split(out: Path, rule: Mapping[str, float], **more: Any) -> tuple[Path, Spli
     Args:
         out: A packed file or folder; nothing of it is written.
         rule: The share of each split.
-        **more: `split_by`, `stratify` and `split_seed` of `selection.config.Choice`.
+        **more: `split_by`, `stratify` and `split_seed` of `selection.Choice`.
 
     Returns:
         The file beside the packed set, and what was counted in it.

@@ -30,13 +30,13 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import LinkError, PackError, ResourceError, SmallfilesError, UsageError, first_few
 from smallfiles.formats.output import paths_in_tree
 from smallfiles.manifest import Manifest
-from smallfiles.pack import scaling
-from smallfiles.pack.config import (
+from smallfiles.pack import (
     PackConfig,
     PackPlan,
     Rescaled,
     Skipped,
     format_and_options,
+    scaling,
     unpackable,
 )
 from smallfiles.pack.reading import waits

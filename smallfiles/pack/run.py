@@ -42,8 +42,8 @@ from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import DamagedFileError, PackError, ResourceError, writing
+from smallfiles.pack import PackConfig, PackPlan, PackReport, Skipped, unpackable
 from smallfiles.pack.compare import chosen, compare
-from smallfiles.pack.config import PackConfig, PackPlan, PackReport, Skipped, unpackable
 from smallfiles.pack.job import Job, check_room, part_folder, prepare
 from smallfiles.pack.reading import not_decodable
 from smallfiles.pack.writing import DataFileRecord, expected_of, sidecar_hashes, write_format, write_pieces

@@ -21,7 +21,7 @@ from smallfiles.contents import NPY_SUFFIX
 from smallfiles.errors import SmallfilesError, UsageError, first_few
 from smallfiles.images.decoding import ImageError
 from smallfiles.manifest import Manifest
-from smallfiles.pack.config import Scaling
+from smallfiles.pack import Scaling
 from smallfiles.pack.reading import Scale, changed
 from smallfiles.samples import Buffer, ByteStore
 from smallfiles.sources import Source

@@ -26,8 +26,8 @@ from smallfiles.fields import META, TARGETS, further_fields, further_files
 from smallfiles.formats.files import MANIFEST, manifest_of
 from smallfiles.formats.reader import read_added
 from smallfiles.manifest import Manifest
+from smallfiles.pack import described
 from smallfiles.pack.compare import differing
-from smallfiles.pack.config import described
 from smallfiles.pack.scaling import as_pixels
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader

@@ -30,8 +30,8 @@ from smallfiles.arrays import from_numpy
 from smallfiles.atomic import Draft, sync, write_json
 from smallfiles.digests import ContentDigest, hash_block, sidecar
 from smallfiles.errors import FormatError, LinkError, PackError, ResourceError, SmallfilesError
+from smallfiles.pack import Skipped, unpackable
 from smallfiles.pack.compare import Expected, compare, joint_checksum
-from smallfiles.pack.config import Skipped, unpackable
 from smallfiles.pack.job import ROWS_AT_ONCE, DataFilePlan, Job
 from smallfiles.pack.reading import Read, examiner, read_in_order
 from smallfiles.pack.scaling import scale_of

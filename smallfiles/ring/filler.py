@@ -22,9 +22,8 @@ from dataclasses import asdict
 from smallfiles.errors import SmallfilesError, writing
 from smallfiles.loading.batches import BatchMaker, nbytes
 from smallfiles.loading.plan import EpochPlan
-from smallfiles.ring import memory
+from smallfiles.ring import RingConfig, memory
 from smallfiles.ring.channel import Channel, Message, RingError, as_message, pair
-from smallfiles.ring.config import RingConfig
 from smallfiles.ring.folder import RingFiles, RingStatus, State, epoch_and_batch
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.pool import Hub, ProducerPool

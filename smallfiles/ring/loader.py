@@ -31,8 +31,8 @@ from smallfiles.loading.schedule import Schedule
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import plural
+from smallfiles.ring import RingConfig
 from smallfiles.ring.channel import Channel, Message, RingError, from_message
-from smallfiles.ring.config import RingConfig
 from smallfiles.ring.filler import Filler
 from smallfiles.ring.folder import RingFiles, lives, names, ring_name
 from smallfiles.ring.memory import Memory

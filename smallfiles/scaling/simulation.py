@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smallfiles.errors import UsageError
-from smallfiles.scaling.config import Storage, Way, Work
+from smallfiles.scaling import Storage, Way, Work
 
 Times: TypeAlias = npt.NDArray[np.float64]
 _ROUNDS, _BATCHES = 12, 20_000

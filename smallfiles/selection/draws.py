@@ -23,7 +23,7 @@ from smallfiles.arrays import one_chunk, to_numpy
 from smallfiles.errors import UsageError
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Reader
-from smallfiles.selection.config import EVERYTHING, Draw
+from smallfiles.selection import EVERYTHING, Draw
 from smallfiles.selection.reader import Selected, select
 from smallfiles.selection.splits import numbered
 

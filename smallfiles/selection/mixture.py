@@ -27,7 +27,7 @@ from smallfiles.errors import UsageError, first_few
 from smallfiles.fields import is_blob, name_of_first
 from smallfiles.progress import plural
 from smallfiles.samples import Buffer, Reader, Rows
-from smallfiles.selection.config import Draw
+from smallfiles.selection import Draw
 from smallfiles.selection.draws import Drawn, rounded, shards_of
 from smallfiles.selection.reader import Derived, select
 

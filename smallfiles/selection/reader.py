@@ -25,8 +25,8 @@ from smallfiles.fields import is_blob
 from smallfiles.formats.reader import FieldBlobs, SampleIndexError
 from smallfiles.progress import bytes_text, note, plural
 from smallfiles.samples import Buffer, Reader, Rows, Sample
+from smallfiles.selection import Choice, rule_text
 from smallfiles.selection.conditions import matching
-from smallfiles.selection.config import Choice, rule_text
 from smallfiles.selection.splits import assigned
 
 _SIZES = 4096

@@ -19,8 +19,8 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import UsageError, first_few
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
+from smallfiles.selection import Choice
 from smallfiles.selection.conditions import json_value
-from smallfiles.selection.config import Choice
 
 
 @dataclass(frozen=True)

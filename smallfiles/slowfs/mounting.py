@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smallfiles.errors import ResourceError
 from smallfiles.processes import end, own_environment
-from smallfiles.slowfs import points
-from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, SlowConfig, sleep_until
+from smallfiles.slowfs import COUNTED, COUNTS_BYTES, Delays, SlowConfig, points, sleep_until
 from smallfiles.slowfs.server import READY, MountRequest
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 from pysquashfs.text import like_this
 from smallfiles.errors import SmallfilesError
 from smallfiles.processes import SIGNALS
-from smallfiles.slowfs.delays import COUNTS_BYTES, Delays, SlowConfig
+from smallfiles.slowfs import COUNTS_BYTES, Delays, SlowConfig
 from smallfiles.slowfs.points import mount, unmount
 
 ROOT = 1

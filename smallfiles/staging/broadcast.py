@@ -40,8 +40,7 @@ from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.machine.ranks import ranks
 from smallfiles.processes import this_job
 from smallfiles.progress import bytes_text, plural, progress
-from smallfiles.staging import placement
-from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging import StageConfig, Staged, placement
 from smallfiles.staging.copying import copy_files
 from smallfiles.staging.placement import Output
 from smallfiles.staging.run import UNVERIFIED, facts_of, once, slot_at, stage_for_job

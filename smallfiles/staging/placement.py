@@ -42,7 +42,7 @@ from smallfiles.machine import nodelocal
 from smallfiles.machine.filesystems import FileSystem
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.progress import bytes_text
-from smallfiles.staging.config import StageConfig
+from smallfiles.staging import StageConfig
 from smallfiles.storage import ReadingPool, answered, remember
 
 _SMALL_BYTES = 1 << 20

@@ -32,8 +32,7 @@ from smallfiles.machine import nodelocal
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.processes import Owner, names_of_this_job, this_job
 from smallfiles.progress import progress
-from smallfiles.staging import placement
-from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging import StageConfig, Staged, placement
 from smallfiles.staging.copying import copy_files
 from smallfiles.staging.placement import Output, folder_kind, host_kind
 from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots, sweep

@@ -20,8 +20,7 @@ from smallfiles.atomic import Draft, bytes_and_files_of, check_room, drafted, sw
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.progress import bytes_text
-from smallfiles.staging import placement
-from smallfiles.staging.config import Staged
+from smallfiles.staging import Staged, placement
 from smallfiles.staging.copying import copy_files
 from smallfiles.staging.placement import Member, Output
 from smallfiles.staging.run import UNVERIFIED

@@ -28,8 +28,7 @@ from smallfiles.loading.plan import EpochPlan
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.selection.draws import drawn
-from smallfiles.training import checkpoint
-from smallfiles.training.config import OF_MEASURING, TrainConfig, check_ring
+from smallfiles.training import OF_MEASURING, TrainConfig, check_ring, checkpoint
 from smallfiles.training.group import Group, inner, joined, weight
 from smallfiles.training.models import check_same_classes
 from smallfiles.training.step_timer import StepTimer, next_batch

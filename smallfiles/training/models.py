@@ -17,7 +17,7 @@ from torch import nn
 
 from smallfiles.errors import FormatError
 from smallfiles.samples import Reader
-from smallfiles.training.config import Model
+from smallfiles.training import Model
 
 _CHANNELS = (16, 32, 64, 96)
 

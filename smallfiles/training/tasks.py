@@ -29,7 +29,7 @@ from smallfiles.fields import further_fields, is_blob
 from smallfiles.images.decoding import ImageError
 from smallfiles.loading.makers import Image, Mask, Value, class_numbers
 from smallfiles.samples import UNLABELLED, Reader
-from smallfiles.training.config import Model
+from smallfiles.training import Model
 from smallfiles.training.models import Segmenter, build, check_targets, class_count
 
 IGNORED = 255

@@ -20,7 +20,7 @@ from helpers import show as showing
 from smallfiles.atomic import drafted
 from smallfiles.errors import MissingPackageError, ResourceError, SmallfilesError, UsageError
 from smallfiles.machine import FileSystem
-from smallfiles.pack.config import PackConfig
+from smallfiles.pack import PackConfig
 from smallfiles.sources import synthetic
 
 

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from smallfiles.errors import UsageError
-from smallfiles.loading import LoaderConfig
-from smallfiles.loading.config import default_workers
+from smallfiles.loading import LoaderConfig, default_workers
 from smallfiles.machine.ranks import Ranks
 from smallfiles.options import add_flags
 

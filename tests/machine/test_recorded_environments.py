@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.config import LoaderConfig, default_workers, place
+from smallfiles.loading import LoaderConfig, default_workers, place
 from smallfiles.machine.ranks import Ranks, first_node, ranks, rendezvous
 
 FOLDER = Path(__file__).parent / "environments"

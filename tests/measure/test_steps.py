@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from smallfiles.errors import UsageError
-from smallfiles.measure.config import LoadBenchConfig
+from smallfiles.measure import LoadBenchConfig
 from smallfiles.measure.loading import steps
 from smallfiles.measure.loading.steps import BUSY, Pass, emulated, utilisation
 

@@ -12,8 +12,7 @@ from ring_makers import Elsewhere, Numbers, Raising, Skipping
 
 from smallfiles import ring
 from smallfiles.errors import OutputExistsError, ResourceError, SmallfilesError, UsageError
-from smallfiles.loading import make_loader
-from smallfiles.loading.config import LoaderConfig
+from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import RingConfig, RingError
 from smallfiles.ring.folder import RingFiles

@@ -26,7 +26,7 @@ from smallfiles.machine.filesystems import FileSystem
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.measure.probe import METADATA, anonymous
 from smallfiles.measure.record import Record, load, save
-from smallfiles.scaling.config import TrainingPlan
+from smallfiles.scaling import TrainingPlan
 
 GB = 10**9
 IMAGENET = Measured(

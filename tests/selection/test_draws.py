@@ -18,7 +18,7 @@ from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.dataset import mixture_of
 from smallfiles.pack import annotate
 from smallfiles.samples import Sample, Schema
-from smallfiles.selection.config import Draw
+from smallfiles.selection import Draw
 
 MAIN = {"mode": "main", "batch": 8}
 CHOICE = {"balance": "label", "where": FEW_COWS}

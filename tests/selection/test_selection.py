@@ -19,7 +19,7 @@ from smallfiles.loading.makers import Ragged
 from smallfiles.measure import ranks
 from smallfiles.pack import PackConfig, pack, split, verify
 from smallfiles.samples import Sample, Schema
-from smallfiles.selection.config import Choice, parse_rule
+from smallfiles.selection import Choice, parse_rule
 from smallfiles.selection.reader import choose, select
 from smallfiles.selection.splits import reported
 from smallfiles.sources import SourceOptions

@@ -12,8 +12,7 @@ import pytest
 from smallfiles import slowfs
 from smallfiles.cli import main
 from smallfiles.errors import ResourceError, SourceError, UsageError
-from smallfiles.slowfs import SlowConfig, SlowStore, points
-from smallfiles.slowfs.delays import COUNTED, Delays
+from smallfiles.slowfs import COUNTED, Delays, SlowConfig, SlowStore, points
 from smallfiles.sources.stores import FolderStore
 
 
@@ -21,7 +20,7 @@ from smallfiles.sources.stores import FolderStore
 def clock(monkeypatch):
     """A clock that nothing else moves."""
     found = Mock(monotonic=Mock(return_value=0.0))
-    monkeypatch.setattr("smallfiles.slowfs.delays.time", found)
+    monkeypatch.setattr("smallfiles.slowfs.time", found)
     return found.monotonic
 
 

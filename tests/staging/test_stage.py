@@ -13,8 +13,7 @@ from staging_tools import MIB, ROOMY, forked, listed, names, packed, shards
 
 from smallfiles import digests, formats, locks, slowfs, staging
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
-from smallfiles.slowfs import SlowConfig
-from smallfiles.slowfs.delays import CHARGED
+from smallfiles.slowfs import CHARGED, SlowConfig
 from smallfiles.staging import copying, placement
 
 

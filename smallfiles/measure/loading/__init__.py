@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smallfiles import lazy
-from smallfiles.measure.config import LoadBenchConfig
+from smallfiles.measure import LoadBenchConfig
 
 if TYPE_CHECKING:
     from smallfiles.measure.loading.run import bench_loading

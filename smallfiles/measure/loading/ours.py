@@ -29,8 +29,8 @@ from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
 from smallfiles.loading.batches import Indices, SampleRngs
 from smallfiles.loading.fields import FieldBatches, field_batches
+from smallfiles.measure import PREFETCH, LoadBenchConfig, Mode
 from smallfiles.measure.bench import Target
-from smallfiles.measure.config import PREFETCH, LoadBenchConfig, Mode
 from smallfiles.measure.loading.steps import Pass, emulated, taken
 from smallfiles.measure.workers import WorkerState
 from smallfiles.samples import Buffer, Reader, Sample

@@ -21,8 +21,8 @@ import numpy as np
 
 from smallfiles import formats
 from smallfiles.errors import UsageError
+from smallfiles.measure import BUSY, LoadBenchConfig
 from smallfiles.measure.bench import Bench, Target, one_set
-from smallfiles.measure.config import BUSY, LoadBenchConfig
 from smallfiles.measure.loading.ours import run_ours, stages_of
 from smallfiles.measure.loading.steps import Pass
 from smallfiles.measure.protocol import Case, Outcome

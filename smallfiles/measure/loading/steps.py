@@ -21,7 +21,7 @@ from itertools import chain, repeat
 from time import perf_counter, sleep
 from typing import TypeAlias
 
-from smallfiles.measure.config import BUSY
+from smallfiles.measure import BUSY
 
 Epoch: TypeAlias = Callable[[], Iterable[int]]
 """Begins an epoch: yields the number of samples of each batch, as the batches arrive."""
