@@ -32,7 +32,7 @@ SAID_BY = {
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),
     "formats/squashfs.py": ["manifest", "pack", "verify"],
-    "formats/tar/reader.py": ["manifest", "pack", "verify"],
+    "formats/tar/__init__.py": ["manifest", "pack", "verify"],
     "formats/tar/headers.py": ["manifest", "pack", "verify"],
     "formats/tar/fields.py": ["manifest", "pack", "verify"],
     "images": ["pack"],

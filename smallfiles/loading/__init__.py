@@ -2,8 +2,8 @@
 
     plan           which samples a rank reads, in which order, over which streams: arithmetic
     schedule       which epoch and batch comes next
-    batches        what a batch is
-    makers         one maker per field: Image, Mask, Boxes, Array, Audio, Value, Ragged, Function
+    makers         a batch, and one maker per field: Image, Mask, Boxes, Array, Audio, Value, Ragged,
+                   Function
     fields         batches of all fields; unreadable samples
     callables      torchvision's transforms, and functions of a picture
     dataset        any sample by its number
@@ -36,8 +36,6 @@ from smallfiles.selection import Draw
 from smallfiles.storage import timeout_option
 
 if TYPE_CHECKING:
-    from smallfiles.loading.batches import Batch as Batch
-    from smallfiles.loading.batches import BatchMaker as BatchMaker
     from smallfiles.loading.dataset import LoadedBatch as LoadedBatch
     from smallfiles.loading.dataset import SampleDataset as SampleDataset
     from smallfiles.loading.fields import BadSampleError as BadSampleError
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from smallfiles.loading.loader import make_loader as make_loader
     from smallfiles.loading.makers import Array as Array
     from smallfiles.loading.makers import Audio as Audio
+    from smallfiles.loading.makers import Batch as Batch
+    from smallfiles.loading.makers import BatchMaker as BatchMaker
     from smallfiles.loading.makers import Boxes as Boxes
     from smallfiles.loading.makers import Function as Function
     from smallfiles.loading.makers import Image as Image

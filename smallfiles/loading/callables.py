@@ -28,7 +28,7 @@ from PIL import Image
 
 from smallfiles.errors import UsageError
 from smallfiles.images.decoding import ImageError, decode
-from smallfiles.loading.batches import Array
+from smallfiles.loading.makers import Values
 from smallfiles.samples import Buffer, Reader
 
 _TRIED = 100
@@ -71,11 +71,11 @@ class Called:
             takes_tensor, made = True, _made(call, pixels, True, 0)
         return cls(call, takes_tensor, made.shape, made.dtype)
 
-    def __call__(self, data: Buffer, rng: np.random.Generator) -> Array:
+    def __call__(self, data: Buffer, rng: np.random.Generator) -> Values:
         """The array of one picture."""
         return _made(self.call, decode(data), self.takes_tensor, int(rng.integers(1 << 32)))
 
-    def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
+    def into(self, data: Buffer, rng: np.random.Generator, out: Values) -> None:
         """The array of one picture, written into `out`."""
         made = self(data, rng)
         if (made.shape, made.dtype) != (self.shape, self.dtype):
@@ -88,7 +88,7 @@ class Called:
         out[...] = made
 
 
-def _first_picture(reader: Reader) -> Array:
+def _first_picture(reader: Reader) -> Values:
     for index in range(min(len(reader), _TRIED)):
         try:
             return decode(reader.read(index))
@@ -97,12 +97,12 @@ def _first_picture(reader: Reader) -> Array:
     return np.zeros((256, 256, 3), np.uint8)
 
 
-def _made(call: Callable[[Any], Any], pixels: Array, takes_tensor: bool, seed: int) -> Array:
+def _made(call: Callable[[Any], Any], pixels: Values, takes_tensor: bool, seed: int) -> Values:
     given = torch.from_numpy(pixels).permute(2, 0, 1) if takes_tensor else Image.fromarray(pixels)
     with _seeded(seed):
         found = call(given)
     if isinstance(found, torch.Tensor):
-        array: Array = found.detach().cpu().numpy()
+        array: Values = found.detach().cpu().numpy()
         return array.transpose(1, 2, 0) if array.dtype == np.uint8 and array.ndim == 3 else array
     if isinstance(found, Image.Image | np.ndarray):
         return np.asarray(found)

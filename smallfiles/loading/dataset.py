@@ -30,26 +30,25 @@ from smallfiles import formats
 from smallfiles.errors import ResourceError, SmallfilesError, UsageError
 from smallfiles.fields import META, TARGETS
 from smallfiles.loading import OnError
-from smallfiles.loading.batches import (
-    Array,
+from smallfiles.loading.callables import Called
+from smallfiles.loading.fields import field_batches, offsets_of
+from smallfiles.loading.makers import (
     Batch,
     BatchMaker,
     Fault,
     Indices,
     Layout,
     Places,
+    Values,
     found_at,
     nbytes,
     places,
     views,
 )
-from smallfiles.loading.callables import Called
-from smallfiles.loading.fields import field_batches, offsets_of
-from smallfiles.loading.schedule import split_numbers
+from smallfiles.loading.schedule import EPOCH_BIT
 from smallfiles.samples import Reader
 from smallfiles.selection import Draw
-from smallfiles.selection.draws import drawn
-from smallfiles.selection.mixture import Concatenated, mixed
+from smallfiles.selection.draws import Concatenated, drawn, mixed
 from smallfiles.selection.reader import Selected
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class LoadedBatch(dict[str, torch.Tensor]):
     faults: tuple[Fault, ...] = ()
 
 
-def to_tensors(arrays: Mapping[str, Array], faults: tuple[Fault, ...] = ()) -> LoadedBatch:
+def to_tensors(arrays: Mapping[str, Values], faults: tuple[Fault, ...] = ()) -> LoadedBatch:
     """Tensors over the memory of arrays, without a copy.
 
     Args:
@@ -90,7 +89,7 @@ class Block:
     """
 
     tensor: torch.Tensor
-    arrays: dict[str, Array]
+    arrays: dict[str, Values]
 
     @classmethod
     def shared(cls, layout: Layout) -> Block:
@@ -253,7 +252,7 @@ def name_of_data(reader: Reader) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps([recorded, count, keys, seen]).encode())
 
 
-def _rows(found: Array) -> list[int]:
+def _rows(found: Values) -> list[int]:
     return [int(row) for row in np.unique(found)]
 
 
@@ -326,6 +325,24 @@ class SampleDataset(Dataset[Item]):
     def __getitems__(self, numbers: Sequence[int]) -> Rows:
         """Several samples, fetched in stored order, returned in the order requested."""
         return Rows(self, numbers)
+
+
+def split_numbers(numbers: Sequence[int], samples: int) -> tuple[list[int], int]:
+    """Plain sample numbers, and the epoch that they carry; negative ones count from the end.
+
+    Raises:
+        UsageError: They carry several epochs.
+    """
+    array = np.asarray(numbers, np.int64)
+    epochs = np.unique(np.where(array < 0, 0, array >> EPOCH_BIT))
+    if len(epochs) > 1:
+        raise UsageError(
+            f"one batch was requested with samples of the epochs {epochs.tolist()}",
+            expected="samples of one epoch",
+            next_step="Use make_loader, or numbers from 0 to len(dataset) - 1",
+        )
+    plain = np.where(array < 0, array + samples, array & ((1 << EPOCH_BIT) - 1))
+    return plain.tolist(), int(epochs[0]) if len(epochs) else 0
 
 
 class Rows:

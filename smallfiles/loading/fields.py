@@ -34,8 +34,21 @@ from smallfiles.errors import (
 from smallfiles.fields import META, further_files, is_blob, name_of_first
 from smallfiles.images.decoding import DamagedImageError
 from smallfiles.loading import OnError
-from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
-from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value
+from smallfiles.loading.makers import (
+    Batch,
+    Boxes,
+    Fault,
+    Image,
+    Indices,
+    Item,
+    Layout,
+    Maker,
+    Ragged,
+    SampleRngs,
+    Value,
+    Values,
+    allocate,
+)
 from smallfiles.samples import Buffer, Reader
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
@@ -104,7 +117,7 @@ class FieldBatches:
         field = "" if name == self.first else name
         return max((self.reader.size(index, field) for index in range(len(self.reader))), default=0)
 
-    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Values] | None = None) -> Batch:
         """See `BatchMaker`."""
         numbers = [int(index) for index in indices]
         arrays = _lead(self._fixed(len(numbers)), out)
@@ -113,10 +126,10 @@ class FieldBatches:
         found = fill(self.reader, ["", *put.blobs], numbers, epoch, arrays, put, self.on_error)
         return Batch(self._joined(found, out), found.faults)
 
-    def _joined(self, found: Batch, out: Mapping[str, Array] | None) -> dict[str, Array]:
+    def _joined(self, found: Batch, out: Mapping[str, Values] | None) -> dict[str, Values]:
         """All arrays of a batch: those that were filled, pieces in a row, and columns of values."""
         done = {name: array for name, array in found.arrays.items() if array.dtype != object}
-        more: dict[str, Array] = {}
+        more: dict[str, Values] = {}
         for name, parts in found.arrays.items():
             if parts.dtype == object:
                 empty = np.empty((0, *_part(self.makers[name])), self.makers[name].dtype)
@@ -144,7 +157,7 @@ class _Put:
     """
 
     def __init__(
-        self, batches: FieldBatches, arrays: dict[str, Array], rngs: SampleRngs, numbers: list[int]
+        self, batches: FieldBatches, arrays: dict[str, Values], rngs: SampleRngs, numbers: list[int]
     ) -> None:
         self._rngs = rngs
         makers, fields = batches.makers, batches.reader.fields
@@ -258,7 +271,7 @@ def _part(maker: Maker) -> tuple[int, ...]:
     return (4,) if isinstance(maker, Boxes) else ()
 
 
-def _bounds(count: int, arrays: Mapping[str, Array]) -> dict[str, int]:
+def _bounds(count: int, arrays: Mapping[str, Values]) -> dict[str, int]:
     """The most entries of each array of a field of values for `count` samples.
 
     Args:
@@ -276,7 +289,7 @@ def _bounds(count: int, arrays: Mapping[str, Array]) -> dict[str, int]:
     return found | {elements: count * most}
 
 
-def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:
+def _lead(layout: Layout, out: Mapping[str, Values] | None) -> dict[str, Values]:
     """The leading parts of `out` in the shapes of a layout, or new arrays."""
     if out is None:
         return allocate(layout)
@@ -314,7 +327,7 @@ def fill(
     fields: Sequence[str],
     numbers: list[int],
     epoch: int,
-    arrays: dict[str, Array],
+    arrays: dict[str, Values],
     put: Put,
     on_error: OnError,
 ) -> Batch:

@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader
 from smallfiles import machine, storage
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig, Mode, default_workers, place
-from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.callables import Called
 from smallfiles.loading.dataset import (
     AnyTransform,
@@ -45,6 +44,7 @@ from smallfiles.loading.dataset import (
     name_of_data,
 )
 from smallfiles.loading.fields import none_left
+from smallfiles.loading.makers import BatchMaker, Fault, nbytes
 from smallfiles.loading.plan import EpochPlan, stream_fields, warn_if_unmixed
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
@@ -284,7 +284,7 @@ def make_loader(
         config: The settings; defaults are derived from this machine.
         mix: In place of a source, the share of each of several sources in every epoch, such as
             `{"a.arrow": 0.7, "b.tars": 0.3}`. Shares are exact, and by default no sample comes twice (see
-            `smallfiles.selection.mixture`).
+            `smallfiles.selection.draws`).
         transform: Makes an image from encoded bytes; None gives the bytes. One of `smallfiles.images`, of
             torchvision, or any function of a picture (see `callables`).
         fields: A maker for each field, such as `{"image": Image(view), "mask": Mask(view)}` (see `makers`);

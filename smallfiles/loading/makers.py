@@ -1,4 +1,4 @@
-"""How each field of a sample becomes a part of a batch: one maker per field.
+"""Batches, and how each field of a sample becomes a part of one: one maker per field.
 
     view = RandomResizedCrop(224)
     make_loader("train.arrow", fields={"image": Image(view), "mask": Mask(view), "boxes": Boxes(view)})
@@ -15,19 +15,25 @@
 What has no fixed size comes as all values in a row, with int64 offsets [B + 1]: sample i has
 `x[x_offsets[i]:x_offsets[i + 1]]`.
 
-The trap: an image and a mask that are cropped by two generators no longer fit each other, and nothing fails.
-Here every maker of a sample draws from the same start of the same generator. Notebook 13 shows it.
+The traps: an image and a mask that are cropped by two generators no longer fit each other, and nothing fails.
+Here every maker of a sample draws from the same start of the same generator. And if workers
+draw from one generator, the pictures depend on the number of workers, and forked workers may all draw the
+same numbers. So each sample has its own generator, seeded by its number. A batch is a function of (seed,
+epoch, indices) alone: threads, processes, a ring and a run that was stopped in between all give the same
+pixels. Notebooks 08 and 13 teach it.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -39,12 +45,146 @@ from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
 from smallfiles.images.decoding import PILLOW_RAISES, not_a_picture
 from smallfiles.images.picture import size_of
-from smallfiles.loading.batches import Array as Values
 from smallfiles.progress import plural
-from smallfiles.samples import Blob, Buffer
+from smallfiles.samples import Blob, Buffer, Reader
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
+
+Values: TypeAlias = npt.NDArray[Any]
+Indices: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
+Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+Places: TypeAlias = Mapping[str, tuple[Sequence[int], str, int]]
+"""Shape, numpy type and first byte of each array in a block."""
+
+ALIGN_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A sample that could not be read or decoded as intended, and why.
+
+    Args:
+        index: Its number in the data set.
+        key: Its name.
+        reason: What is wrong with it.
+    """
+
+    index: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Several samples as arrays.
+
+    Args:
+        arrays: By name; always `index` (int64), the numbers of the samples actually in it. If arrays were
+            given to be filled, these are contiguous views of their leading parts.
+        faults: Samples that were left out, replaced by a neighbour, or kept although damaged.
+    """
+
+    arrays: dict[str, Values]
+    faults: tuple[Fault, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.arrays["index"])
+
+
+class BatchMaker(Protocol):
+    """Makes batches in any process: it can be pickled, and has no mutable state."""
+
+    @property
+    def reader(self) -> Reader:
+        """The samples."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether a full batch takes exactly its layout; if False, the layout is an upper bound."""
+
+    def layout(self, count: int) -> Layout:
+        """Shape and type of each array for a batch of at most `count` samples."""
+
+    def make(self, indices: Indices, epoch: int, out: Mapping[str, Values] | None = None) -> Batch:
+        """The batch of these samples in this epoch, in `out` (arrays of `layout`, or larger) if given.
+
+        A function of seed, epoch and indices, not of the process or the time.
+        """
+
+
+def nbytes(layout: Layout) -> int:
+    """Bytes of one block that holds all arrays of a layout, each aligned to 64 bytes."""
+    return sum(_padded(shape, dtype) for shape, dtype in layout.values())
+
+
+def views(block: Values, layout: Layout) -> dict[str, Values]:
+    """The arrays of a layout inside one block of bytes.
+
+    With one block, each batch that a worker sends takes one file descriptor and one mapping.
+
+    Args:
+        block: uint8, contiguous, of at least `nbytes(layout)`.
+        layout: The arrays in it.
+    """
+    at, start = {}, 0
+    for name, (shape, dtype) in layout.items():
+        at[name] = shape, dtype.str, start
+        start += _padded(shape, dtype)
+    return found_at(block, at)
+
+
+def places(arrays: Mapping[str, Values], block: Values) -> Places:
+    """The places of arrays in the block of bytes that holds them."""
+    base = block.__array_interface__["data"][0]
+    return {
+        name: (array.shape, array.dtype.str, array.__array_interface__["data"][0] - base if array.size else 0)
+        for name, array in arrays.items()
+    }
+
+
+def found_at(block: Values, places: Places) -> dict[str, Values]:
+    """The arrays at these places in a block, without a copy."""
+    found = {}
+    for name, (shape, kind, start) in places.items():
+        dtype = np.dtype(kind)
+        found[name] = block[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+    return found
+
+
+def allocate(layout: Layout) -> dict[str, Values]:
+    """New arrays of a layout in one block."""
+    return views(np.empty(nbytes(layout), np.uint8), layout)
+
+
+def _padded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return -(-prod(shape) * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES
+
+
+class SampleRngs:
+    """A random generator for each sample, a function of (seed, epoch, index).
+
+    Setting the counter of a Philox takes a microsecond, creating a generator takes ten. So one generator
+    is reset for each sample; callers must not keep it.
+
+    Args:
+        seed: 0 or more, below 2**64.
+        epoch: 0 or more.
+    """
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self._bits = np.random.Philox(key=seed)
+        self._rng = np.random.Generator(self._bits)
+        self._start: Any = self._bits.state
+        self._counter = np.array([0, 0, 0, epoch], np.uint64)
+        self._start["state"]["counter"] = self._counter
+
+    def at(self, index: int) -> np.random.Generator:
+        """The generator at the start of this sample's sequence; valid until the next call."""
+        self._counter[2] = index
+        self._bits.state = self._start
+        return self._rng
+
 
 _CUT_WAV = re.compile(r"^data *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 _ENDLESS = 0x7FFFFFFF  # programs write this or more into a WAV whose length they do not know yet

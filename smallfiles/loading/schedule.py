@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from torch.utils.data import Sampler
 
 from smallfiles.errors import UsageError
@@ -176,21 +175,3 @@ class EpochBatches(Sampler[list[int]]):
         epoch, start = self.schedule.take()
         for batch in self.schedule.plan_of(epoch).batches(epoch)[start:]:
             yield (batch | (epoch << EPOCH_BIT)).tolist()
-
-
-def split_numbers(numbers: Sequence[int], samples: int) -> tuple[list[int], int]:
-    """Plain sample numbers, and the epoch that they carry; negative ones count from the end.
-
-    Raises:
-        UsageError: They carry several epochs.
-    """
-    array = np.asarray(numbers, np.int64)
-    epochs = np.unique(np.where(array < 0, 0, array >> EPOCH_BIT))
-    if len(epochs) > 1:
-        raise UsageError(
-            f"one batch was requested with samples of the epochs {epochs.tolist()}",
-            expected="samples of one epoch",
-            next_step="Use make_loader, or numbers from 0 to len(dataset) - 1",
-        )
-    plain = np.where(array < 0, array + samples, array & ((1 << EPOCH_BIT) - 1))
-    return plain.tolist(), int(epochs[0]) if len(epochs) else 0

@@ -18,9 +18,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, FailedBatch, deliver
 from smallfiles.loading.fields import NOT_OF_DATA
+from smallfiles.loading.makers import BatchMaker, Layout
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
 from smallfiles.samples import Buffer, Reader

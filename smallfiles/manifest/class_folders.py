@@ -2,7 +2,7 @@
 
 The trap: a class that is missing in one split would shift all labels after it, so the classes of all splits
 are numbered together. Folders that only wrap the classes are skipped, and masks are not classes (see
-`signs`). Trees and archives are labelled alike. Notebook 02 shows the layouts.
+`listing`). Trees and archives are labelled alike. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, column, from_numpy, scalar, suffixes_of, to_numpy
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import LIKELY_SAMPLES, by_suffix, canonical_split, choose_split, in_words
-from smallfiles.manifest import signs
+from smallfiles.manifest import listing
 from smallfiles.manifest.listing import Files, Folders
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
@@ -134,7 +134,7 @@ def by_folder(
     folders = Folders(files)
     place = _locate(folders, split)
     keep = folders.inside(place.within)
-    notes = place.notes + signs.examine(folders, place.below, trusted=trusted, labels=not no_classes)
+    notes = place.notes + listing.examine(folders, place.below, trusted=trusted, labels=not no_classes)
     own = files.samples if keep.all() else files.samples.take(from_numpy(np.flatnonzero(keep)))
     tops, more = list(folders.below(place.below)), _classes_of_other_splits(folders, place)
     if no_classes or not tops or (place.split == "test" and len(tops) == 1 and not more.issuperset(tops)):

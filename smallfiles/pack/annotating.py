@@ -33,11 +33,11 @@ from smallfiles.fields import value_table
 from smallfiles.folders import SourceOptions, one_or_several
 from smallfiles.formats.reader import read_added, write_added
 from smallfiles.locks import Lease
-from smallfiles.pack.compare import differing
+from smallfiles.pack.writing import differing
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
 from smallfiles.selection import Choice
-from smallfiles.selection.splits import SplitReport, assigned, reported
+from smallfiles.selection.conditions import SplitReport, assigned, reported
 from smallfiles.sources.record import left_out
 from smallfiles.sources.roles import columns_of, given_fields
 from smallfiles.sources.table_files import read_with_notes

@@ -43,14 +43,21 @@ from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import DamagedFileError, PackError, ResourceError, writing
 from smallfiles.pack import PackConfig, PackPlan, PackReport, Skipped, unpackable
-from smallfiles.pack.compare import chosen, compare
 from smallfiles.pack.job import Job, check_room, part_folder, prepare
 from smallfiles.pack.reading import not_decodable
-from smallfiles.pack.writing import DataFileRecord, expected_of, sidecar_hashes, write_format, write_pieces
+from smallfiles.pack.writing import (
+    DataFileRecord,
+    chosen,
+    compare,
+    expected_of,
+    sidecar_hashes,
+    write_format,
+    write_pieces,
+)
 from smallfiles.progress import note, plural, progress
 from smallfiles.samples import Sample
 from smallfiles.sources import Source
-from smallfiles.sources.stores import NamedStore
+from smallfiles.sources.record import NamedStore
 
 FAULTS_SUFFIX = ".faults.json"
 RESIZED_SUFFIX = ".resized.json"

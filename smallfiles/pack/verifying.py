@@ -27,8 +27,8 @@ from smallfiles.formats.files import MANIFEST, manifest_of
 from smallfiles.formats.reader import read_added
 from smallfiles.manifest import Manifest
 from smallfiles.pack import described
-from smallfiles.pack.compare import differing
 from smallfiles.pack.scaling import as_pixels
+from smallfiles.pack.writing import differing
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
 from smallfiles.sources import Source

@@ -20,12 +20,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from smallfiles.errors import SmallfilesError, writing
-from smallfiles.loading.batches import BatchMaker, nbytes
+from smallfiles.loading.makers import BatchMaker, nbytes
 from smallfiles.loading.plan import EpochPlan
-from smallfiles.ring import RingConfig, memory
+from smallfiles.ring import RingConfig, folder
 from smallfiles.ring.channel import Channel, Message, RingError, as_message, pair
-from smallfiles.ring.folder import RingFiles, RingStatus, State, epoch_and_batch
-from smallfiles.ring.memory import Memory
+from smallfiles.ring.folder import Memory, RingFiles, RingStatus, State, epoch_and_batch
 from smallfiles.ring.pool import Hub, ProducerPool
 from smallfiles.ring.state import BatchOrder, Position, RingState, description
 
@@ -191,8 +190,8 @@ class Filler:
     ) -> None:
         config, order, files = self._config, self._order, self._files
         layout = maker.layout(min(plan.batch, max(plan.samples, 1)))
-        one_bytes = memory.slot_bytes(nbytes(layout))
-        slots = memory.choose_slots(one_bytes, config.where, config.slots, order.total(_MOST_SLOTS))
+        one_bytes = folder.slot_bytes(nbytes(layout))
+        slots = folder.choose_slots(one_bytes, config.where, config.slots, order.total(_MOST_SLOTS))
         record = description(plan, layout, config.epochs)
         self._state = RingState(slots, order.first(), order.after)
         self._memory = cleanup.enter_context(

@@ -1,23 +1,34 @@
-"""The files of a ring, by which trainer and filler meet and a live ring differs from a leftover; its status.
+"""What a ring has on its node: its slots in shared memory, and the files by which its processes meet.
 
     smallfiles-ring-UID/       private to this user (0700)
       NAME.lock                held by the filler, which it names; the kernel releases it at its end
       NAME.json                what the ring holds
       NAME.socket              where trainers connect
 
-They take a few kilobytes; no batch is stored here. The trap: a process number alone proves nothing, since
-numbers are reused and each container has its own. A lock alone proves nothing either, since each mount of a
-folder may have its own locks. `smallfiles.locks` asks both. And a file that says "batch 812" may be an hour
-old, so a live filler is asked for its status through its socket. Notebook 08 teaches the ring.
+They take a few kilobytes, and tell a live ring from a leftover; no batch is stored in them. The trap: a
+process number alone proves nothing, since numbers are reused and each container has its own. A lock alone
+proves nothing either, since each mount of a folder may have its own locks. `smallfiles.locks` asks both. And
+a file that says "batch 812" may be an hour old, so a live filler is asked for its status through its socket.
+Notebook 08 teaches the ring.
+
+The slots are an unnamed file in shared memory. Its name is removed before anything is written, and other
+processes receive it through a socket. So the kernel frees it when the last process has ended, however it
+ended: nothing of it can stay in `/dev/shm`.
+
+A file in `/dev/shm` may be made larger than the free space, and the first write beyond that kills
+the process with a bus error (pytorch/pytorch#5040). So all of it is allocated before it is used.
+Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,10 +36,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from smallfiles import locks
 from smallfiles.atomic import write_json
-from smallfiles.errors import OutputExistsError, UsageError
-from smallfiles.machine.nodelocal import SHARED_MEMORY
+from smallfiles.errors import OutputExistsError, ResourceError, UsageError
+from smallfiles.machine.nodelocal import SHARED_MEMORY, node_local
+from smallfiles.progress import bytes_text
 from smallfiles.ring.channel import Channel, close_in_children, connect, listen
 from smallfiles.ring.state import END, Position
 
@@ -301,3 +316,102 @@ def _query(files: RingFiles) -> RingStatus | None:
 def epoch_and_batch(position: Position) -> tuple[int, int]:
     """A position as a status shows it; the end is epoch -1."""
     return (-1, 0) if position == END else (position.epoch, position.batch)
+
+
+PAGE_BYTES = 4096
+FEWEST_SLOTS = 2
+
+_SHARE_TAKEN = 4
+"""The default size is one part in this many of the free memory: models need memory too."""
+
+_MARGIN = 0.9
+"""The largest share of the free memory that a ring may take."""
+
+Block = npt.NDArray[np.uint8]
+
+
+def slot_bytes(layout_bytes: int) -> int:
+    """Bytes of a slot: whole pages, so that no two slots share one."""
+    return max(1, -(-layout_bytes // PAGE_BYTES)) * PAGE_BYTES
+
+
+def choose_slots(one_bytes: int, where: Path, asked: int | None, most: int) -> int:
+    """The number of slots of a ring.
+
+    Args:
+        one_bytes: Bytes of a slot.
+        where: A directory in memory, usually /dev/shm.
+        asked: The number in the configuration; None derives it from free memory.
+        most: Upper bound of the default: the batches of all epochs.
+
+    Raises:
+        ResourceError: They do not fit in the free memory there, or in the job's memory limit.
+    """
+    free = node_local(where).free_bytes
+    fits = int(free * _MARGIN) // one_bytes
+    wanted = asked or max(FEWEST_SLOTS, min(free // _SHARE_TAKEN // one_bytes, most))
+    if wanted > fits:
+        raise ResourceError(
+            f"a ring of {wanted:,} slots of {bytes_text(one_bytes)} takes {bytes_text(wanted * one_bytes)} "
+            f"of {where}, where {bytes_text(free)} are free for this job",
+            expected=f"at most {fits:,} slots, which leaves a margin",
+            next_step=f"Ask for {fits:,} slots or fewer (--slots), or for more memory for the job"
+            if fits >= FEWEST_SLOTS
+            else "Lower the batch size, ask for more memory for the job, or free space there",
+        )
+    return wanted
+
+
+class Memory:
+    """The slots, mapped into one process.
+
+    Args:
+        fd: The file; this object owns it.
+        slots: How many there are.
+        one_bytes: Bytes of each.
+    """
+
+    def __init__(self, fd: int, slots: int, one_bytes: int) -> None:
+        self.fd, self.slots, self.one_bytes = fd, slots, one_bytes
+        try:
+            # Never unmapped explicitly: the mapping lasts as long as the last array over it.
+            self._bytes: Block = np.frombuffer(mmap.mmap(fd, slots * one_bytes), np.uint8)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def create(cls, folder: Path, slots: int, one_bytes: int) -> Memory:
+        """New slots on the file system of `folder`, with all their memory allocated.
+
+        Raises:
+            ResourceError: Less memory is free than when their number was chosen.
+        """
+        fd, name = tempfile.mkstemp(dir=folder)
+        Path(name).unlink()
+        try:
+            os.posix_fallocate(fd, 0, slots * one_bytes)
+        except OSError as error:
+            os.close(fd)
+            raise ResourceError(
+                f"{folder} has no room for {slots:,} slots of {bytes_text(one_bytes)} ({error.strerror})",
+                expected="the memory that was free when the number of slots was chosen",
+                next_step=f"Free space there (df -h {folder.parent}), or ask for fewer slots (--slots)",
+            ) from error
+        return cls(fd, slots, one_bytes)
+
+    def sizes(self) -> dict[str, int]:
+        """What another process must know besides the file."""
+        return {"slots": self.slots, "slot_bytes": self.one_bytes}
+
+    def block(self, slot: int) -> Block:
+        """The bytes of a slot."""
+        return self._bytes[slot * self.one_bytes : (slot + 1) * self.one_bytes]
+
+    def close(self) -> None:
+        """Release the memory; arrays over it stay valid, and keep it until they are gone."""
+        self._bytes = np.empty(0, np.uint8)
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+        self.fd = -1

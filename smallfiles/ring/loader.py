@@ -22,10 +22,10 @@ from typing import Any
 
 from smallfiles import processes
 from smallfiles.errors import UsageError, first_few
-from smallfiles.loading.batches import BatchMaker, Fault, found_at
 from smallfiles.loading.dataset import LoadedBatch, name_of_data, to_tensors
 from smallfiles.loading.fields import none_left
 from smallfiles.loading.loader import KEPT_FAULTS
+from smallfiles.loading.makers import BatchMaker, Fault, found_at
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
 from smallfiles.machine.nodelocal import SHARED_MEMORY
@@ -34,8 +34,7 @@ from smallfiles.progress import plural
 from smallfiles.ring import RingConfig
 from smallfiles.ring.channel import Channel, Message, RingError, from_message
 from smallfiles.ring.filler import Filler
-from smallfiles.ring.folder import RingFiles, lives, names, ring_name
-from smallfiles.ring.memory import Memory
+from smallfiles.ring.folder import Memory, RingFiles, lives, names, ring_name
 from smallfiles.ring.state import BatchOrder, Position, Ready, plan_of
 
 _WARN_AFTER_S = 30.0

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.batches import Layout
+from smallfiles.loading.makers import Layout
 from smallfiles.loading.plan import EpochPlan, SampleOrder
 
 

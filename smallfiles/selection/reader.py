@@ -26,8 +26,7 @@ from smallfiles.formats.reader import FieldBlobs, SampleIndexError
 from smallfiles.progress import bytes_text, note, plural
 from smallfiles.samples import Buffer, Reader, Rows, Sample
 from smallfiles.selection import Choice, rule_text
-from smallfiles.selection.conditions import matching
-from smallfiles.selection.splits import assigned
+from smallfiles.selection.conditions import assigned, matching
 
 _SIZES = 4096
 

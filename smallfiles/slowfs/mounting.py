@@ -267,7 +267,7 @@ def mounted(
         UsageError: Not a folder, or nested mounts.
         ResourceError: Mounting is not possible here, or the mount point is in use.
     """
-    from smallfiles.sources.stores import FolderStore
+    from smallfiles.sources.record import FolderStore
 
     config = config or SlowConfig()
     with contextlib.closing(Mount(Path(folder), config, at)) as mount:
@@ -295,7 +295,7 @@ def open_slow(folder: Path, config: SlowConfig | None = None) -> Iterator[SlowFo
     Raises:
         UsageError: It is not a folder, or is on a slow mount already.
     """
-    from smallfiles.sources.stores import FolderStore
+    from smallfiles.sources.record import FolderStore
 
     with contextlib.ExitStack() as stack:
         try:

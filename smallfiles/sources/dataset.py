@@ -34,8 +34,7 @@ from smallfiles.folders import canonical_split
 from smallfiles.images.decoding import PILLOW_RAISES
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
-from smallfiles.sources.record import Source
-from smallfiles.sources.stores import FolderStore, NamedStore
+from smallfiles.sources.record import FolderStore, NamedStore, Source
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")

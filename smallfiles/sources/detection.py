@@ -29,9 +29,8 @@ from smallfiles.options import option, words
 from smallfiles.samples import ByteStore
 from smallfiles.sources import annotations as boxes
 from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
-from smallfiles.sources.record import Source, refuse_other_split
+from smallfiles.sources.record import FolderStore, Source, refuse_other_split
 from smallfiles.sources.scanning import Look, unlistable
-from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import is_table
 from smallfiles.storage import answered
 

@@ -40,10 +40,9 @@ from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
 from smallfiles.sources import declarations, table_files, tables
 from smallfiles.sources.packed import BLOB_MARK
-from smallfiles.sources.record import Source, left_out, of_split, refuse_if_strict
+from smallfiles.sources.record import NamedStore, Source, left_out, of_split, refuse_if_strict
 from smallfiles.sources.roles import roles_inside, says_files
 from smallfiles.sources.scanning import Notes
-from smallfiles.sources.stores import NamedStore
 from smallfiles.storage import answered
 
 _SUFFIXES = (".parquet", ".arrow")

@@ -36,8 +36,7 @@ from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Blob, Buffer, Reader
 from smallfiles.selection.reader import Selected, choose
 from smallfiles.sources import declarations
-from smallfiles.sources.record import Source, refuse_other_split
-from smallfiles.sources.stores import FolderStore, NamedStore
+from smallfiles.sources.record import FolderStore, NamedStore, Source, refuse_other_split
 from smallfiles.sources.tarball import TarStore
 
 _HEAD_BYTES = 1024

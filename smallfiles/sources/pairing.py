@@ -13,7 +13,7 @@ A field is named after its folder, or the part of the file's name, in the singul
 `SegmentationClass/` is `segmentation`. `_image` follows where the name means something else (`label_image`).
 
 The trap: `cat/1.jpg` and `dog/1.jpg` are numbered alike and no partners. So a name must say that a folder or
-a file is a part, and at least half of the files must have partners. All else is left to `manifest.signs`,
+a file is a part, and at least half of the files must have partners. All else is left to `manifest.listing`,
 which refuses what looks like parts. docs/recipes.md has an example.
 """
 
@@ -45,7 +45,7 @@ from smallfiles.errors import SourceError, UsageError, first_few
 from smallfiles.fields import RESERVED
 from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, words_of
 from smallfiles.manifest.class_folders import Labelled, without_class
-from smallfiles.manifest.signs import NEGATIONS, PAIRS, PART_OF_STEM, PARTS, WHOLE
+from smallfiles.manifest.listing import NEGATIONS, PAIRS, PART_OF_STEM, PARTS, WHOLE
 from smallfiles.progress import plural
 from smallfiles.sources.record import FIELDS_FLAG, left_out
 from smallfiles.sources.roles import filled, parts_of

@@ -34,10 +34,9 @@ from smallfiles.samples import UNLABELLED
 from smallfiles.sources import record
 from smallfiles.sources import roles as column_roles
 from smallfiles.sources.folder import find_samples
-from smallfiles.sources.record import Samples, Source
+from smallfiles.sources.record import FolderStore, Samples, Source
 from smallfiles.sources.roles import Roles, check_columns
 from smallfiles.sources.scanning import Look, Notes, sizes_of
-from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import (
     TEXT_SUFFIXES,
     as_truth,

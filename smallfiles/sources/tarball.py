@@ -57,9 +57,15 @@ from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import declarations, tables
 from smallfiles.sources.folder import labels_of, no_classes, no_samples
-from smallfiles.sources.record import Samples, Source, refuse_if_strict, source_of, with_data_suffix
+from smallfiles.sources.record import (
+    NamedStore,
+    Samples,
+    Source,
+    refuse_if_strict,
+    source_of,
+    with_data_suffix,
+)
 from smallfiles.sources.scanning import Notes, in_flight, list_folder
-from smallfiles.sources.stores import NamedStore
 from smallfiles.storage import ReadingPool
 
 _TARS_INDEXED_AT_ONCE = 32

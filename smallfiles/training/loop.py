@@ -21,9 +21,9 @@ from smallfiles import images, objectstore
 from smallfiles.errors import ResourceError, UsageError, first_few
 from smallfiles.fields import further_fields
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.loading.batches import Fault
 from smallfiles.loading.dataset import mixture_of, name_of_data
 from smallfiles.loading.fields import none_left
+from smallfiles.loading.makers import Fault
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader

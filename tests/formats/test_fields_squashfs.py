@@ -16,7 +16,7 @@ from smallfiles.formats import embedded
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.samples import BlobField
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import FolderStore
 
 KEYS = ["images/001.bin", "images/ü 2.v1.bin", "no_suffix", ".hidden", "a.b/c", "x/" + "y" * 240 + ".bin"]
 BESIDE = ["images/001.", "images/ü 2.v1.", "no_suffix.", ".hidden.", "a.b/c.", "x/" + "y" * 240 + "."]

@@ -23,8 +23,8 @@ from smallfiles.errors import (
     UsageError,
 )
 from smallfiles.images import CentreCrop
-from smallfiles.loading.batches import SampleRngs, allocate, nbytes
 from smallfiles.loading.fields import BadSampleError, field_batches
+from smallfiles.loading.makers import SampleRngs, allocate, nbytes
 
 BAD = (3, 11, 12)
 

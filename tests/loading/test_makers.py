@@ -33,9 +33,8 @@ from smallfiles.loading import (
     field_batches,
     make_loader,
 )
-from smallfiles.loading.batches import SampleRngs
 from smallfiles.loading.fields import BadSampleError
-from smallfiles.loading.makers import Item, class_numbers
+from smallfiles.loading.makers import Item, SampleRngs, class_numbers
 from smallfiles.samples import BlobField
 
 COUNT = 40

@@ -23,7 +23,7 @@ from smallfiles.cli import main
 from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.pack.job import prepare
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import FolderStore
 
 
 def break_tree(tree):

@@ -14,7 +14,7 @@ from smallfiles import formats, sources
 from smallfiles.atomic import drafted
 from smallfiles.errors import OutputExistsError, PackError, UsageError
 from smallfiles.pack import PackConfig, pack, plan, verify
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import FolderStore
 
 
 @pytest.mark.parametrize("name", FORMATS)

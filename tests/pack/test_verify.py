@@ -21,7 +21,7 @@ from smallfiles.cli import main
 from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
 from smallfiles.manifest import Manifest
-from smallfiles.pack import PackConfig, compare, pack, verify
+from smallfiles.pack import PackConfig, pack, verify, writing
 from smallfiles.pack.verifying import VerifyReport
 
 SHARDS = PackConfig(options=TarOptions(max_count=10))
@@ -225,25 +225,25 @@ def test_a_digest_that_cannot_be_read_is_a_problem_and_the_samples_are_read(sour
 
 
 def test_the_checksum_of_a_sample_depends_on_each_of_its_files_and_their_order():
-    joint = compare.joint_checksum
+    joint = writing.joint_checksum
     assert joint([7]) == 7 and len({joint(each) for each in ([1, 2], [2, 1], [1, 3], [3, 2], [1, 2, 3])}) == 5
 
 
 def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch):
-    monkeypatch.setattr(compare, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(writing, "COMPARED_AT_ONCE", 2)
     ours = pa.chunked_array([[1.0, float("nan"), 0.0, None], [5.0, 6.0]])
     theirs = pa.chunked_array([[1.0, float("nan"), -0.0], [4.0, 5.0, 6.5]])
-    assert compare.differing(ours, theirs) == [2, 3, 5]
-    assert compare.differing(ours, ours) == []
+    assert writing.differing(ours, theirs) == [2, 3, 5]
+    assert writing.differing(ours, ours) == []
 
 
 def test_the_first_and_the_last_sample_are_always_read_back():
     for count in (257, 1000, 100_000):
-        rows = [*compare.chosen(count, full=False)]
+        rows = [*writing.chosen(count, full=False)]
         assert (rows[0], rows[-1]) == (0, count - 1) and rows == sorted(set(rows))
-        assert compare.SAMPLED <= len(rows) <= compare.SAMPLED + 2
-        assert len(compare.chosen(count, full=True)) == count
-    assert [*compare.chosen(256, full=False)] == [*range(256)]
+        assert writing.SAMPLED <= len(rows) <= writing.SAMPLED + 2
+        assert len(writing.chosen(count, full=True)) == count
+    assert [*writing.chosen(256, full=False)] == [*range(256)]
 
 
 def test_samples_that_are_missing_without_a_report_are_damage(tree, tmp_path):
@@ -328,7 +328,7 @@ def test_a_wrong_key_or_label_in_any_row_stops_publication(
             labels[row] += 1
         return samples, pa.table({"label": pa.array(labels, values["label"].type)})
 
-    monkeypatch.setattr(compare, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(writing, "ROWS_AT_ONCE", 16)
     write_instead(change)
     with pytest.raises(PackError, match=told):
         pack(source, tmp_path / "x.arrow")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from smallfiles.loading.batches import Batch, Fault, SampleRngs, allocate
+from smallfiles.loading.makers import Batch, Fault, SampleRngs, allocate
 
 WIDTH = 300
 

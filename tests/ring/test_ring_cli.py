@@ -19,7 +19,7 @@ from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.ring import RingConfig, memory
+from smallfiles.ring import RingConfig, folder
 
 
 def jpeg(number):
@@ -55,7 +55,7 @@ def command(*words):
 @pytest.fixture(scope="module", autouse=True)
 def producers_begin_at_once():
     """Forked off one server, which has imported PyTorch."""
-    with imported("smallfiles.ring.producer", "smallfiles.images", "torch", environment=dict(os.environ)):
+    with imported("smallfiles.ring.pool", "smallfiles.images", "torch", environment=dict(os.environ)):
         yield
 
 
@@ -111,13 +111,13 @@ def test_a_filler_asked_to_end_leaves_nothing(number, packed, filler, where, cap
 
 
 def signalled_while_made(number, *words):
-    choose = memory.choose_slots
+    choose = folder.choose_slots
 
     def choose_slots(*words):
         os.kill(os.getpid(), int(number))
         return choose(*words)
 
-    memory.choose_slots = choose_slots
+    folder.choose_slots = choose_slots
     return command(*words)
 
 

@@ -11,8 +11,8 @@ from ring_makers import Numbers
 from smallfiles import ring
 from smallfiles.errors import ResourceError
 from smallfiles.loading.plan import EpochPlan
-from smallfiles.ring import memory
-from smallfiles.ring.memory import choose_slots
+from smallfiles.ring import folder
+from smallfiles.ring.folder import choose_slots
 
 MB = 1 << 20
 
@@ -24,7 +24,7 @@ def free(monkeypatch):
             pass
 
         Place.free_bytes = free_bytes
-        monkeypatch.setattr(memory, "node_local", lambda where: Place)
+        monkeypatch.setattr(folder, "node_local", lambda where: Place)
 
     return make
 
@@ -69,11 +69,11 @@ def fill_up(where, intruder):
             assert all(batch[name].numpy().tobytes() == wanted[name].tobytes() for name in wanted)
     del batch  # the memory is there as long as the tensor
     intruder.unlink()
-    choose = memory.choose_slots
-    memory.choose_slots = lambda *words: (choose(*words), intruder.write_bytes(bytes(1_300_000)))[0]
+    choose = folder.choose_slots
+    folder.choose_slots = lambda *words: (choose(*words), intruder.write_bytes(bytes(1_300_000)))[0]
     words = refused(where, 12)  # somebody was quicker
     assert "has no room for 12 slots" in words and "ask for fewer slots" in words
-    memory.choose_slots = choose
+    folder.choose_slots = choose
     intruder.write_bytes(bytes(1_900_000))
     assert "Lower the batch size" in refused(where, 2)
     intruder.unlink()

@@ -13,7 +13,7 @@ from smallfiles import slowfs
 from smallfiles.cli import main
 from smallfiles.errors import ResourceError, SourceError, UsageError
 from smallfiles.slowfs import COUNTED, Delays, SlowConfig, SlowStore, points
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import FolderStore
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from smallfiles import cli, formats, measure, slowfs
 from smallfiles.formats import bytefile
 from smallfiles.slowfs import SlowConfig, SlowFolder, SlowStore
 from smallfiles.sources import synthetic
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import FolderStore
 
 REQUEST_BYTES = 128 << 10
 SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs")

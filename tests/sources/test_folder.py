@@ -17,8 +17,8 @@ from smallfiles import sources
 from smallfiles.errors import SourceError, printable
 from smallfiles.folders import canonical_split, is_hidden
 from smallfiles.sources import imagenet
+from smallfiles.sources.record import FolderStore
 from smallfiles.sources.scanning import Look
-from smallfiles.sources.stores import FolderStore
 
 _NAME = st.text(string.ascii_letters + string.digits + "-_ ~#éß漢", min_size=1, max_size=6).filter(
     lambda name: name == name.strip() and not is_hidden(name) and not canonical_split(name)

@@ -14,7 +14,7 @@ from smallfiles import sources
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
 from smallfiles.sources import imagenet
-from smallfiles.sources import imagenet_labels as labels
+from smallfiles.sources import imagenet as labels
 from smallfiles.sources.scanning import Look
 
 # Ids that do not follow the sorted wnids, as in the real development kit.

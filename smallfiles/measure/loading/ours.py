@@ -27,8 +27,8 @@ import numpy as np
 from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
-from smallfiles.loading.batches import Indices, SampleRngs
 from smallfiles.loading.fields import FieldBatches, field_batches
+from smallfiles.loading.makers import Indices, SampleRngs
 from smallfiles.measure import PREFETCH, LoadBenchConfig, Mode
 from smallfiles.measure.bench import Target
 from smallfiles.measure.loading.steps import Pass, emulated, taken

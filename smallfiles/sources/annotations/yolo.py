@@ -42,8 +42,7 @@ from smallfiles.sources.annotations.boxes import (
     picture_size,
 )
 from smallfiles.sources.folder import no_images
-from smallfiles.sources.record import Samples, left_out, noted, of_split
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import FolderStore, Samples, left_out, noted, of_split
 
 _LOOKED_AT = 64
 _ANY = 1 << 31
