@@ -26,8 +26,7 @@ from PIL import Image
 
 from benchmarks import needed
 from benchmarks.pipelines import RATIO, SCALE, SIZE, Kind
-from smallfiles.images.crops import random_resized
-from smallfiles.images.header import read_header
+from smallfiles.images.crops import random_resized, read_header
 
 Epoch: TypeAlias = Callable[[], int]
 """Runs through all pictures once; returns how many."""

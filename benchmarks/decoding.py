@@ -28,7 +28,7 @@ from benchmarks.pipelines import METHODS, Kind, Method, One
 from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.images import picture
-from smallfiles.images.header import read_header
+from smallfiles.images.crops import read_header
 from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.protocol import Case, Outcome

@@ -19,8 +19,7 @@ from helpers import jobs, worksheet
 from helpers.cache import cache_folder, places_of
 from helpers.kernel import CHECKOUT
 from helpers.plans import PLANS
-from smallfiles.cli.failures import guarded
-from smallfiles.cli.output import print_json
+from smallfiles.cli.output import guarded, print_json
 from smallfiles.doctor import Finding, examine, judged
 from smallfiles.errors import SmallfilesError
 

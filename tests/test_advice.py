@@ -30,7 +30,7 @@ SAID_BY = {
     "profile/findings.py": ["audit"],
     "demo": ["demo"],
     "digests.py": ["verify"],
-    "cli/failures.py": list(VERBS),
+    "cli/output.py": list(VERBS),
     "formats/squashfs.py": ["manifest", "pack", "verify"],
     "formats/tar/__init__.py": ["manifest", "pack", "verify"],
     "formats/tar/headers.py": ["manifest", "pack", "verify"],
@@ -51,7 +51,6 @@ SAID_BY = {
     "pack/verifying.py": ["verify"],
     "pack/annotating.py": ["annotate"],
     "ring": ["ring fill"],
-    "ring/folder.py": ["ring fill", "ring status", "ring clean"],
     "selection": ["inspect", "train", "epoch"],
     "sources": ["manifest", "pack", "verify"],
     "staging": ["stage"],
@@ -71,7 +70,7 @@ def modules():
 def messages():
     """Place, verbs and words of every string that names a flag and is neither a docstring nor a help."""
     for name, path in modules():
-        if name.startswith(("cli/", "jobs/__main__")) and name != "cli/failures.py":
+        if name.startswith(("cli/", "jobs/__main__")) and name != "cli/output.py":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]

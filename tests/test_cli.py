@@ -22,7 +22,7 @@ from smallfiles import pack as packing
 from smallfiles import sources
 from smallfiles.cli import build_parser, main, parse
 from smallfiles.cli.arguments import parse_options
-from smallfiles.cli.failures import guarded
+from smallfiles.cli.output import guarded
 from smallfiles.errors import UsageError
 
 TOPICS = {"bench": ("read", "pack", "load"), "ring": ("fill", "status", "clean")}

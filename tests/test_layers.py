@@ -58,7 +58,6 @@ def test_imports_run_downwards_only(layer):
 SHORT = 60
 REASON = "Short, since"
 SMALL = {
-    "one step of a picture": ["images/crops"],
     "one step of loading or training, used by several others": ["training/checkpoint"],
 }
 """Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""

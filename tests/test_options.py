@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from smallfiles import cli
-from smallfiles.cli import demo, pack
+from smallfiles.cli import pack, start
 from smallfiles.demo import DemoConfig
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig
@@ -63,11 +63,11 @@ def read_train(arguments):
         *((each, each.to_cli("x.arrow", "--batch", "8"), None) for each in (
             RingConfig(), RingConfig("r", slots=9, producers=2, epochs=3, where=Path("/tmp/a b"))
         )),
-        (demo.SynthConfig("kaggle", 9, 1, 4), None, None),
+        (start.SynthConfig("kaggle", 9, 1, 4), None, None),
     ],
 )  # fmt: skip
 def test_a_command_means_the_configuration_that_printed_it(config, command, read):
-    if isinstance(config, demo.SynthConfig):
+    if isinstance(config, start.SynthConfig):
         command = shlex.join(["smallfiles", "synth", "out", *words(config)])
     arguments = cli.parse(shlex.split(command)[1:])
     assert (read(arguments) if read else from_args(type(config), arguments)) == config

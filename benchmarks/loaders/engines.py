@@ -19,8 +19,7 @@ from benchmarks import needed
 from benchmarks.loaders.material import FILES, listed
 from benchmarks.loaders.peer import Peer, Setting, Start
 from benchmarks.pipelines import RATIO, SCALE
-from smallfiles.images.crops import random_resized
-from smallfiles.images.header import read_header
+from smallfiles.images.crops import random_resized, read_header
 from smallfiles.measure.loading.steps import Epoch
 
 

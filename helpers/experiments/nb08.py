@@ -29,9 +29,8 @@ import torch
 from helpers.kernel import CHECKOUT
 from smallfiles import formats
 from smallfiles.images import RandomShortSide, resize
-from smallfiles.images.crops import Box
+from smallfiles.images.crops import Box, read_header
 from smallfiles.images.decoding import Pixels
-from smallfiles.images.header import read_header
 from smallfiles.images.picture import open_picture
 from smallfiles.ring import RingConfig, RingError, lives
 from smallfiles.samples import Reader

@@ -10,8 +10,7 @@ from pathlib import Path
 from helpers import jobs
 from helpers.jobs import site as sites
 from smallfiles.cli.arguments import Teaching
-from smallfiles.cli.failures import guarded
-from smallfiles.cli.output import lenient, print_json, say
+from smallfiles.cli.output import guarded, lenient, print_json, say
 
 _MORE = """\
 Check a job script, show the exact command, send it to Slurm.

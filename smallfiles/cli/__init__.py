@@ -24,13 +24,12 @@ from typing import Any
 from pysquashfs.text import restart_in_utf8_mode
 from smallfiles import __version__, storage
 from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_paths_of_elsewhere
-from smallfiles.cli.failures import guarded
-from smallfiles.cli.output import lenient, say
+from smallfiles.cli.output import guarded, lenient, say
 from smallfiles.processes import end_by
 
 _MODULES = (
-    *("doctor", "demo", "pack", "verify", "transfer"),
-    *("bench", "slowfs", "train", "simulate", "profile"),
+    *("start", "pack", "verify", "transfer"),
+    *("bench", "train", "simulate", "profile"),
 )
 """Of the verbs, in the order of the help."""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.cli.arguments import Verbs, add_run
-from smallfiles.cli.failures import summary
-from smallfiles.cli.output import report, say
+from smallfiles.cli.output import report, say, summary
 from smallfiles.errors import UsageError
 
 

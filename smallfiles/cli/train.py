@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run, add_verb
-from smallfiles.cli.failures import FAILED
-from smallfiles.cli.output import in_seconds, report, say, size_of
+from smallfiles.cli.output import FAILED, in_seconds, report, say, size_of
 from smallfiles.errors import UsageError, first_few
 from smallfiles.loading import LoaderConfig
 from smallfiles.machine import warn_on_login_node

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run, add_source_flags, load_source
-from smallfiles.cli.failures import FAILED, UNPROVEN
-from smallfiles.cli.output import in_seconds, report
+from smallfiles.cli.output import FAILED, UNPROVEN, in_seconds, report
 from smallfiles.errors import FormatError, SmallfilesError, UsageError, first_few, no_samples, printable
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack import PackConfig

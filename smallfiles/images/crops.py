@@ -1,9 +1,15 @@
-"""Which part of a picture to take, drawn from one generator; nothing is decoded here.
+"""What is known of a picture before it is decoded: what its header says, and which part of it to take.
 
 Knowing the part before decoding is what makes decoding cheap. The rules are those of torchvision, so
 that published recipes mean here what they meant there. The trap: a crop "of 8 to 100 % of the area" is
 drawn up to ten times and then given up for a centred one, which tiny and very long pictures meet
-often; without that fallback their distribution is another one. Notebook 08 teaches it.
+often; without that fallback their distribution is another one.
+
+Reading the header of a JPEG costs microseconds and decoding costs a thousand, so the part to decode is chosen
+from here. The trap: the size that files carry in EXIF or JFIF may be that of a preview; only the frame header
+counts. Notebook 08 teaches it.
+
+Packing looks for damage with it, so this module imports none of the packages that decode.
 """
 
 from __future__ import annotations
@@ -12,6 +18,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+
+from smallfiles.samples import Buffer
 
 _TRIES = 10
 
@@ -95,3 +103,76 @@ def random_square(width: int, height: int, rng: np.random.Generator, share: floa
     top = int(rng.random() * (height - side + 1))
     left = int(rng.random() * (width - side + 1))
     return Box(top, left, side, side)
+
+
+_START = b"\xff\xd8\xff"
+_END = b"\xff\xd9"
+_SCAN = 0xDA
+_COLOURS = ("Gray", "YCbCr", "RGB")  # CMYK is left to Pillow, whose colours published results were made with
+_BLOCK_WIDTHS = {"Gray": 8, "444": 8, "440": 8, "422": 16, "420": 16, "411": 32}
+_STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
+
+
+class Header(NamedTuple):
+    """The frame header of a JPEG.
+
+    Args:
+        width: In pixels.
+        height: In pixels.
+        block_width: Pixels that are coded together, in a row (8 to 32).
+        complete: Whether the file ends with the end marker; a file that was cut off does not.
+    """
+
+    width: int
+    height: int
+    block_width: int
+    complete: bool
+
+
+def is_jpeg(data: Buffer) -> bool:
+    """Whether bytes begin as a JPEG file does."""
+    return bytes(data[:3]) == _START
+
+
+def read_header(data: Buffer) -> Header | None:
+    """The header of a JPEG of 8 bits, grey or in three colours; None for everything else."""
+    import simplejpeg  # here, since packing looks for damage without it
+
+    if not is_jpeg(data):
+        return None
+    try:
+        height, width, colours, sampling = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    block_width = _BLOCK_WIDTHS.get(sampling)
+    if colours not in _COLOURS or block_width is None:
+        return None
+    return Header(width, height, block_width, complete=bytes(data[-2:]) == _END)
+
+
+def tidied(data: Buffer, *, padding: bool = True) -> bytes | None:
+    """A JPEG without bytes between the parts of its header, or behind its last end marker.
+
+    Args:
+        data: A file that begins as a JPEG.
+        padding: Keep zeros before that end marker.
+
+    Returns:
+        None if the header does not end, or no end marker is behind it (that of a preview is before).
+    """
+    whole, at, kept = bytes(data), 2, [_START[:2]]
+    while (at := whole.find(b"\xff", at)) >= 0 and at + 4 <= len(whole):
+        marker = whole[at + 1]
+        if marker == _SCAN:
+            end = whole.rfind(_END, at)
+            picture = whole[at:end] if padding else whole[at:end].rstrip(b"\0")
+            return None if end < 0 else b"".join(kept) + picture + _END
+        if marker == _END[1]:
+            return None
+        if marker in (0, 0xFF) or marker in _STANDALONE:
+            at += 1
+            continue
+        stop = at + 2 + (whole[at + 2] << 8 | whole[at + 3])
+        kept.append(whole[at:stop])
+        at = stop
+    return None

@@ -25,7 +25,7 @@ from PIL import Image
 
 from smallfiles.contents import array_view
 from smallfiles.errors import SmallfilesError
-from smallfiles.images.header import Header, is_jpeg, read_header, tidied
+from smallfiles.images.crops import Header, is_jpeg, read_header, tidied
 from smallfiles.samples import Buffer
 
 PILLOW_RAISES = (

@@ -21,7 +21,7 @@ import simplejpeg
 from PIL import Image
 
 from smallfiles.errors import UsageError
-from smallfiles.images.crops import Box
+from smallfiles.images.crops import Box, is_jpeg
 from smallfiles.images.crops import short_side as scaled_size
 from smallfiles.images.decoding import (
     PILLOW_RAISES,
@@ -33,7 +33,6 @@ from smallfiles.images.decoding import (
     stored_pixels,
     turned,
 )
-from smallfiles.images.header import is_jpeg
 from smallfiles.images.picture import Picture, open_picture
 from smallfiles.images.transforms import resize
 from smallfiles.samples import Buffer

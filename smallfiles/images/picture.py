@@ -34,7 +34,7 @@ import cffi
 import numpy as np
 from PIL import Image
 
-from smallfiles.images.crops import Box
+from smallfiles.images.crops import Box, Header, read_header
 from smallfiles.images.decoding import (
     PILLOW_RAISES,
     Pixels,
@@ -44,7 +44,6 @@ from smallfiles.images.decoding import (
     not_a_picture,
     stored_pixels,
 )
-from smallfiles.images.header import Header, read_header
 from smallfiles.samples import Buffer
 
 _DECLARATIONS = """

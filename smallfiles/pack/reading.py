@@ -177,7 +177,7 @@ def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:
 
 def _was_cut_off(data: memoryview) -> bool:
     """Whether a JPEG has no end marker behind its header."""
-    from smallfiles.images.header import tidied
+    from smallfiles.images.crops import tidied
 
     return tidied(data) is None
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from smallfiles.slowfs.mounting import SlowStore as SlowStore
     from smallfiles.slowfs.mounting import mounted as mounted
     from smallfiles.slowfs.mounting import open_slow as open_slow
-    from smallfiles.slowfs.points import KIND as KIND
-    from smallfiles.slowfs.points import why_not as why_not
+    from smallfiles.slowfs.server import KIND as KIND
+    from smallfiles.slowfs.server import why_not as why_not
 
 __getattr__ = lazy.names(__name__)
 

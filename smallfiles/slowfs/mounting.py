@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smallfiles.errors import ResourceError
 from smallfiles.processes import end, own_environment
-from smallfiles.slowfs import COUNTED, COUNTS_BYTES, Delays, SlowConfig, points, sleep_until
+from smallfiles.slowfs import COUNTED, COUNTS_BYTES, Delays, SlowConfig, server, sleep_until
 from smallfiles.slowfs.server import READY, MountRequest
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ class Mount:
 
     def __init__(self, folder: Path, config: SlowConfig, at: Path | None = None) -> None:
         self.folder = Path(os.path.realpath(folder))
-        reason = points.why_not()
+        reason = server.why_not()
         if reason is not None:
-            points.check(self.folder, Path("/nowhere"))
-            raise points.impossible(f"no folder can be mounted here: {reason}")
+            server.check(self.folder, Path("/nowhere"))
+            raise server.impossible(f"no folder can be mounted here: {reason}")
         self.point, made = _place(self.folder, at)
         counts = os.memfd_create("smallfiles-slowfs-counts")
         try:
@@ -86,12 +86,12 @@ def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
     try:
         if at is None:
             parent = Path(os.path.realpath(tempfile.gettempdir()))
-            points.sweep(parent, PREFIX)
-            points.check(folder, parent / PREFIX)
+            server.sweep(parent, PREFIX)
+            server.check(folder, parent / PREFIX)
             return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)), True  # mode 0700
         point = Path(os.path.realpath(at))
-        points.repair(point)
-        points.check(folder, point)
+        server.repair(point)
+        server.check(folder, point)
         existed = point.exists()
         point.mkdir(exist_ok=True)
     except OSError as error:
@@ -147,7 +147,7 @@ def _end(process: subprocess.Popen[bytes], point: Path, made: bool, owner: int) 
     end(process)
     if process.stdout is not None:
         process.stdout.close()
-    points.unmount(point)
+    server.unmount(point)
     if made:
         with contextlib.suppress(OSError):
             point.rmdir()

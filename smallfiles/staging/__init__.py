@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from smallfiles.staging.run import listing as listing
     from smallfiles.staging.run import stage as stage
     from smallfiles.staging.run import stage_for_job as stage_for_job
+    from smallfiles.staging.run import stage_to as stage_to
     from smallfiles.staging.run import staged as staged
     from smallfiles.staging.run import sweep_all as sweep_all
     from smallfiles.staging.run import unstage as unstage
     from smallfiles.staging.run import unstage_all as unstage_all
-    from smallfiles.staging.transfer import stage_to as stage_to
 
 __getattr__ = lazy.names(__name__)
 

@@ -7,7 +7,12 @@ fill the memory eight times. So the room is checked under the lock only.
 
 A copy is removed when the last process that uses it ends: at exit and on signals. An existing signal
 handler (of a training that saves its state on SIGTERM and reads on) is kept, and the exit that follows
-cleans up. The next job removes what a `kill -9` leaves. Notebook 07.
+cleans up. The next job removes what a `kill -9` leaves.
+The second kind of staging (`stage_to`) copies to scratch, from an archive that compute nodes cannot see. It
+runs on a transfer node, takes long, and is often interrupted. A second run reads back what is on
+scratch, which is near, keeps the blocks that match their digest, and copies the rest from the archive;
+a file without a digest is copied from its beginning. The trap: scratch is purged after weeks, so
+keep the original. Notebook 07.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import atexit
 import contextlib
 import os
 import random
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,17 +32,19 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from smallfiles import locks, machine, processes, storage
-from smallfiles.atomic import bytes_and_files_in
-from smallfiles.errors import ResourceError, UsageError
+from smallfiles.atomic import Draft, bytes_and_files_in, bytes_and_files_of, check_room, drafted, sweep
+from smallfiles.digests import ContentDigest, sidecar
+from smallfiles.errors import OutputExistsError, ResourceError, UsageError, writing
 from smallfiles.locks import check, existing_folder, folder_name, private_folder
 from smallfiles.machine import nodelocal
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.processes import Owner, names_of_this_job, this_job
-from smallfiles.progress import progress
+from smallfiles.progress import bytes_text, progress
 from smallfiles.staging import StageConfig, Staged, placement
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.placement import Output, folder_kind, host_kind
-from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots, sweep
+from smallfiles.staging.placement import Member, Output, folder_kind, host_kind
+from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots
+from smallfiles.staging.slots import sweep as sweep_slots
 
 _SHORTEST_S, _LONGEST_S = 0.005, 0.1
 _MOST_WAIT_S = 3600.0
@@ -170,7 +179,7 @@ def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
 def slot_at(place: NodeLocal, key: str) -> Slot:
     """The slot of this content at a place, from which the leftovers of others are removed."""
     folder = private_folder(place.path, placement.folder_kind(place.filesystem))
-    sweep(folder, spare=key)
+    sweep_slots(folder, spare=key)
     return Slot(folder, key)
 
 
@@ -376,7 +385,7 @@ def sweep_all(places: Sequence[Path] = ()) -> int:
     """Remove the leftovers of ended processes and jobs; the number of copies, unfinished ones included."""
     removed = 0
     for folder in _folders(places):
-        removed += len(sweep(folder))
+        removed += len(sweep_slots(folder))
         with contextlib.suppress(OSError):
             folder.rmdir()  # left empty by a rank that was killed at its first step
     return removed
@@ -480,3 +489,112 @@ def _summary(owner: Owner | None) -> str:
     if owner is None:
         return "unknown"
     return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
+
+
+_INODES_TO_LEAVE = 100
+_STRIPE_S = 30
+
+
+def stage_to(src: Path | str, folder: Path | str) -> Staged:
+    """Copy a packed output to a folder that outlives the job; verified, and resumable by its digest.
+
+    Args:
+        src: A packed file or a folder of shards.
+        folder: Where to put it, on scratch; created if missing.
+
+    Returns:
+        The copy, `reused` if it already existed.
+
+    Raises:
+        OutputExistsError: A different file has its name there.
+        ResourceError: No room, no permission.
+        DamagedFileError: The source is not what was packed.
+        SourceError: The source is missing, or changed while it was copied.
+        BusyError: Another run copies to the same name.
+    """
+    started = time.perf_counter()
+    output = placement.find_output(Path(src))
+    out = _target(output, Path(folder))
+    sweep(out)
+    notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
+    if _is_there(output, out):
+        return _reused(output, out, started)
+    check_room(out, output.bytes - bytes_and_files_of(out)[0], len(output.members) + _INODES_TO_LEAVE)
+    try:
+        with drafted(out, "staging") as draft, writing(out):
+            kept = _copy_to_scratch(output, draft)
+            draft.publish()
+    except OutputExistsError:
+        if _is_there(output, out):  # another run has just finished it
+            return _reused(output, out, started)
+        raise
+    seconds = time.perf_counter() - started
+    if kept:
+        notes += (f"{bytes_text(kept)} were copied by an earlier run, read back and kept",)
+    rate = (output.bytes - kept) / max(seconds, 1e-9)
+    return Staged(out, output.bytes, False, seconds, rate, len(output.members), output.has_digests, notes)
+
+
+def _reused(output: Output, out: Path, started: float) -> Staged:
+    seconds = time.perf_counter() - started
+    same = "digest" if output.has_digests else "time"
+    note = f"{out} was there already, of the same size and {same}; `verify` reads it back"
+    return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (note,))
+
+
+def _target(output: Output, folder: Path) -> Path:
+    out = folder.absolute() / output.name
+    source = Path(os.path.realpath(output.source))
+    if Path(os.path.realpath(out)) == source or source in Path(os.path.realpath(out)).parents:
+        raise UsageError(
+            f"{out} is the source itself, or inside it",
+            expected="a folder elsewhere",
+            next_step="Choose another folder for --to",
+        )
+    return out
+
+
+def _is_there(output: Output, out: Path) -> bool:
+    """Whether all files exist with the same sizes, and the same digests or (without one) times."""
+    try:
+        for member in output.members:
+            found = (out.parent / member.name).stat()
+            same_time = found.st_mtime_ns == member.seen[3]
+            if found.st_size != member.bytes or (member.digest is None and not same_time):
+                return False
+            if member.digest is not None and not _same_digest(member, out.parent / member.name):
+                return False
+        return True
+    except OSError:
+        return False
+
+
+def _same_digest(member: Member, copy: Path) -> bool:
+    digest = sidecar(copy)
+    return digest.is_file() and ContentDigest.load(digest) == member.digest
+
+
+def _copy_to_scratch(output: Output, draft: Draft) -> int:
+    """Copy into the private folder; the bytes that an earlier run had copied."""
+    key = draft.records / "key"
+    resume = key.exists() and key.read_text() == output.key
+    if not resume:
+        draft.clear()
+        _stripe(output, draft.data)
+        key.write_text(output.key)
+    _, kept_bytes = copy_files(output, draft.data, resume=resume)
+    for member in output.members:  # as rsync does: then equal size and time mean equal bytes
+        os.utime(draft.data / member.name, ns=(member.seen[3], member.seen[3]))
+    return kept_bytes
+
+
+def _stripe(output: Output, folder: Path) -> None:
+    """Stripe large files on Lustre over several servers; the layout is fixed by the first byte."""
+    lfs = shutil.which("lfs")
+    largest = max(member.bytes for member in output.members)
+    stripes = machine.stripes_for(largest)
+    if lfs is None or stripes == 1 or machine.filesystem(folder).kind != "lustre":
+        return
+    command = [lfs, "setstripe", "-c", str(stripes), str(folder)]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without it, but correct
+        subprocess.run(command, capture_output=True, timeout=_STRIPE_S, check=False)

@@ -4,16 +4,27 @@ The trap: ranks may have unequal numbers of batches, and a rank that computes on
 waits for them forever. So all ranks take as many steps as the longest; `group.weight` keeps the gradient
 right. And validation may last longer than the rest of a job: signals are checked before each of its batches
 too. Notebook 08 trains on one rank, notebook 10 on many.
+
+The step timer says where the time goes: waiting for data, or computing. On a CPU the wait is the time that
+the loop spends on getting the next batch. On a GPU, queued work continues meanwhile; there the wait is the
+idle time of the GPU itself, measured by events: from the end of the work queued before the request to the
+arrival of the batch, plus its copy. Communication between ranks and checkpoints do not count as waiting for
+data.
+
+The trap: a loop that takes `time.time()` around a GPU step measures how fast work is queued. Notebook 08
+shows the share.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,14 +36,13 @@ from smallfiles.loading.dataset import mixture_of, name_of_data
 from smallfiles.loading.fields import none_left
 from smallfiles.loading.makers import Fault
 from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.worker_errors import WorkerDiedError
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.selection.draws import drawn
 from smallfiles.training import OF_MEASURING, TrainConfig, check_ring, checkpoint
 from smallfiles.training.group import Group, inner, joined, weight
-from smallfiles.training.models import check_same_classes
-from smallfiles.training.step_timer import StepTimer, next_batch
-from smallfiles.training.tasks import Classify, Task, task_of
+from smallfiles.training.tasks import Classify, Task, check_same_classes, task_of
 
 _NAMED = 20
 
@@ -394,3 +404,89 @@ def _evaluate(run: _Run, reader: Reader, loaders: list[Any]) -> float | None:
     right_of_all, all_seen = group.total(right, seen)
     _check_any(all_seen, reader.path, 0, group, [loader])
     return right_of_all / max(all_seen, 1)
+
+
+@dataclass
+class StepTimer:
+    """Times of the steps of one epoch.
+
+    Args:
+        device: The device that computes.
+    """
+
+    device: torch.device
+    began: float = field(default_factory=perf_counter)
+    first_batch_s: float = 0.0
+    waits_s: list[float] = field(default_factory=list)
+    _gaps: list[tuple[Any, Any]] = field(default_factory=list)
+    _copy: Any = None
+
+    def batches(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The batches of `source`, with the time spent on each; the first one includes starting workers."""
+        asked, idle = perf_counter(), self._moment()
+        batches = iter(source)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.waits_s.append(perf_counter() - asked)
+            if len(self.waits_s) == 1:
+                self.first_batch_s = self.waits_s[0]
+            elif idle is not None:
+                self._gaps.append((idle, self._moment()))
+            yield batch
+            asked, idle = perf_counter(), self._moment()
+
+    def copy(self) -> None:
+        """Record that the copy of a batch to the device begins."""
+        self._copy = self._moment()
+
+    def begin(self) -> None:
+        """Record that a step begins: its batch is on the device."""
+        if self._copy is not None and len(self.waits_s) > 1:
+            self._gaps.append((self._copy, self._moment()))
+        self._copy = None
+
+    def summary(self) -> dict[str, float]:
+        """Seconds, share of waiting after the first batch, and percentiles of the wait."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        total = perf_counter() - self.began
+        later = self.waits_s[1:]
+        waited = sum(a.elapsed_time(b) for a, b in self._gaps) / 1000 if self._gaps else sum(later)
+        steady = max(total - self.first_batch_s, 1e-9)
+        p50, p99 = np.percentile(later, [50, 99]) if later else (0.0, 0.0)
+        return {
+            "seconds": total,
+            "first_batch_s": self.first_batch_s,
+            "waiting_s": waited,
+            "waiting_share": min(1.0, waited / steady),
+            "wait_p50_s": float(p50),
+            "wait_p99_s": float(p99),
+        }
+
+    def _moment(self) -> Any:
+        """An event at this place in the queue of the GPU; None without one."""
+        if self.device.type != "cuda":
+            return None
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def next_batch(batches: Iterator[Any], asked_to_stop: Sequence[int]) -> Any:
+    """The next batch; None at the end, or if the signal that asks us to stop also ended the workers.
+
+    Slurm sends signals to all processes of a step, not only to its ranks.
+
+    Args:
+        batches: Of a loader.
+        asked_to_stop: Not empty once such a signal has arrived.
+    """
+    try:
+        return next(batches, None)
+    except WorkerDiedError:
+        if not asked_to_stop:
+            raise
+        return None

@@ -18,7 +18,7 @@ import smallfiles.formats
 from smallfiles import cli
 from smallfiles.errors import DamagedFileError, SmallfilesError, StorageError
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.slowfs import points
+from smallfiles.slowfs import server
 from smallfiles.sources import synthetic
 
 COUNT = 40
@@ -28,7 +28,7 @@ SUFFIXES = ("arrow", "h5", "tar", "tars", "sqfs", "files")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder of images, and the same set in every format."""
-    if (reason := points.why_not()) is not None:
+    if (reason := server.why_not()) is not None:
         pytest.skip(reason)
     home = tmp_path_factory.mktemp("outages")
     synthetic.make(home / "set", "folder", count=COUNT, classes=3, size=(40, 32))

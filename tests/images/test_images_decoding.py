@@ -17,7 +17,7 @@ from torchvision.io import ImageReadMode, decode_image
 from smallfiles import images
 from smallfiles.errors import UsageError
 from smallfiles.images import picture
-from smallfiles.images.header import read_header
+from smallfiles.images.crops import read_header
 from smallfiles.images.picture import open_picture
 
 RNG = np.random.default_rng(0)

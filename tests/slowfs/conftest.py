@@ -10,7 +10,7 @@ from programs import wait_for
 
 from pysquashfs.mounts import read_mounts
 from smallfiles.errors import ResourceError
-from smallfiles.slowfs import points
+from smallfiles.slowfs import server
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -27,23 +27,23 @@ def folder(tmp_path):
 @pytest.fixture(scope="session")
 def not_allowed(tmp_path_factory):
     """What the system says to a mount, if it refuses one; a fault of ours is no refusal."""
-    if points.why_not() is not None:
-        return points.why_not()
+    if server.why_not() is not None:
+        return server.why_not()
     point = tmp_path_factory.mktemp("may") / "mount"
     point.mkdir()
     try:
-        os.close(points.mount(point))
+        os.close(server.mount(point))
     except ResourceError as error:
         return error.got
     finally:
-        points.unmount(point)
+        server.unmount(point)
 
 
 @pytest.fixture
 def fuse(not_allowed):
     """Skip where FUSE is not allowed; in CI, fail where it is and only the tool is missing."""
     if not_allowed is not None:
-        usable = points.DEVICE.exists() and os.access(points.DEVICE, os.R_OK | os.W_OK)
+        usable = server.DEVICE.exists() and os.access(server.DEVICE, os.R_OK | os.W_OK)
         missing = IN_CI and usable and shutil.which("fusermount3") is None
         pytest.fail(not_allowed) if missing else pytest.skip(not_allowed)
 
@@ -51,7 +51,7 @@ def fuse(not_allowed):
 @pytest.fixture(scope="session")
 def slow_mounts():
     """A call that returns the points of all slow mounts there are."""
-    return lambda: {mount.point for mount in read_mounts() if mount.kind == points.KIND}
+    return lambda: {mount.point for mount in read_mounts() if mount.kind == server.KIND}
 
 
 @pytest.fixture(autouse=True)

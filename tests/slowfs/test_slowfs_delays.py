@@ -12,7 +12,7 @@ import pytest
 from smallfiles import slowfs
 from smallfiles.cli import main
 from smallfiles.errors import ResourceError, SourceError, UsageError
-from smallfiles.slowfs import COUNTED, Delays, SlowConfig, SlowStore, points
+from smallfiles.slowfs import COUNTED, Delays, SlowConfig, SlowStore, server
 from smallfiles.sources.record import FolderStore
 
 
@@ -96,10 +96,10 @@ class TestWithoutFuse:
     @pytest.fixture(params=["no device", "no tool"])
     def forbidden(self, request, monkeypatch, tmp_path):
         if request.param == "no device":
-            monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path / "fuse",))
+            monkeypatch.setattr(server.why_not, "__defaults__", (tmp_path / "fuse",))
             return "does not exist (the kernel, or the container, has no FUSE)"
-        monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))  # exists, may be used
-        monkeypatch.setattr(points.shutil, "which", lambda name: None)
+        monkeypatch.setattr(server.why_not, "__defaults__", (tmp_path,))  # exists, may be used
+        monkeypatch.setattr(server.shutil, "which", lambda name: None)
         return "fusermount3 is missing (package fuse3)"
 
     def test_reads_in_this_process_are_slow_instead_and_have_no_path(self, forbidden, folder):
@@ -133,9 +133,9 @@ def test_a_tool_that_refuses_is_quoted(folder, tmp_path, monkeypatch):
     tool.write_text("#!/bin/sh\necho 'fusermount3: mount failed: Operation not permitted' >&2\nexit 1\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(points.why_not, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(server.why_not, "__defaults__", (tmp_path,))
     with pytest.raises(ResourceError, match=r"mount failed: Operation not permitted"):
-        points.mount(tmp_path)
+        server.mount(tmp_path)
 
 
 def test_a_folder_that_may_not_be_examined_is_told(tmp_path, monkeypatch):
@@ -144,4 +144,4 @@ def test_a_folder_that_may_not_be_examined_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.is_dir", refuse)
     with pytest.raises(ResourceError, match=r"data cannot be used \(Permission denied\)"):
-        points.check(tmp_path / "data", tmp_path / "slow")
+        server.check(tmp_path / "data", tmp_path / "slow")

@@ -20,7 +20,7 @@ from programs import wait_for
 from smallfiles import machine, slowfs, sources
 from smallfiles.errors import ResourceError, UsageError
 from smallfiles.pack import PackConfig, pack
-from smallfiles.slowfs import SlowConfig, points
+from smallfiles.slowfs import SlowConfig, server
 from smallfiles.slowfs.mounting import PREFIX, Mount
 
 pytestmark = pytest.mark.usefixtures("fuse")
@@ -294,7 +294,7 @@ class TestCommand:
     def test_it_notices_that_somebody_else_unmounted_it(self, folder, tmp_path):
         process = self.start(folder, tmp_path / "slow")
         process.stderr.readline()
-        points.unmount(tmp_path / "slow")
+        server.unmount(tmp_path / "slow")
         assert "unmounted by another program" in process.communicate(timeout=20)[1]
         assert process.returncode == 1
 

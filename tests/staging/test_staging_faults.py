@@ -19,7 +19,7 @@ from smallfiles import digests, locks, staging
 from smallfiles.cli import main
 from smallfiles.errors import DamagedFileError, ResourceError, SmallfilesError, SourceError
 from smallfiles.machine import nodelocal
-from smallfiles.staging import copying, placement, transfer
+from smallfiles.staging import copying, placement, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for two users")
 
@@ -46,7 +46,7 @@ def test_too_little_room_is_told_before_the_first_byte(limit, word, source, tmp_
 
 
 def test_a_full_scratch_keeps_what_was_copied_for_the_next_run(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "check_room", lambda *words: None)
+    monkeypatch.setattr(run, "check_room", lambda *words: None)
     words = ["stage", str(source), "--to", str(tmp_path / "small")]
     done = on_small_disk(tmp_path / "small", "size=6m", main, words)
     assert (done.returncode, done.stdout) == (1, "left ['.train.arrow.packing']\n")
