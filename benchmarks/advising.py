@@ -21,17 +21,16 @@ from smallfiles import slowfs, sources
 from smallfiles.advise import advise, measure_folder
 from smallfiles.errors import ResourceError
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.measure import requests
+from smallfiles.measure import BenchConfig, requests
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.cache import drop, files_of
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.counting import CALLS
 from smallfiles.measure.protocol import Case, Outcome
+from smallfiles.measure.reading import drop, files_of
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import private_folder
 from smallfiles.options import option
 from smallfiles.pack import pack
-from smallfiles.scaling.config import TrainingPlan
+from smallfiles.scaling import TrainingPlan
 from smallfiles.slowfs import SlowConfig, SlowFolder
 
 PLAN = TrainingPlan(gpus=1, batch=32, step_s=0.2, workers=2)

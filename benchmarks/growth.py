@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.opening import opened, said
 from smallfiles import slowfs
 from smallfiles.errors import ResourceError
+from smallfiles.measure import BenchConfig
 from smallfiles.measure.bench import Bench
-from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Record, Result
 from smallfiles.options import option

@@ -328,7 +328,7 @@ def test_a_wrong_key_or_label_in_any_row_stops_publication(
             labels[row] += 1
         return samples, pa.table({"label": pa.array(labels, values["label"].type)})
 
-    monkeypatch.setattr(writing, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(writing, "COMPARED_AT_ONCE", 16)
     write_instead(change)
     with pytest.raises(PackError, match=told):
         pack(source, tmp_path / "x.arrow")

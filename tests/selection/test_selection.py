@@ -20,8 +20,8 @@ from smallfiles.measure import ranks
 from smallfiles.pack import PackConfig, pack, split, verify
 from smallfiles.samples import Sample, Schema
 from smallfiles.selection import Choice, parse_rule
+from smallfiles.selection.conditions import reported
 from smallfiles.selection.reader import choose, select
-from smallfiles.selection.splits import reported
 from smallfiles.sources import SourceOptions
 
 COUNT = 97
