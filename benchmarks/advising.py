@@ -23,9 +23,9 @@ from smallfiles.errors import ResourceError
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.measure import BenchConfig, requests
 from smallfiles.measure.bench import Bench
+from smallfiles.measure.cache import drop, files_of
 from smallfiles.measure.counting import CALLS
 from smallfiles.measure.protocol import Case, Outcome
-from smallfiles.measure.reading import drop, files_of
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import private_folder
 from smallfiles.options import option

@@ -22,8 +22,8 @@ from typing import Any
 from smallfiles import formats, slowfs
 from smallfiles.measure import BenchConfig, requests
 from smallfiles.measure.bench import Bench
+from smallfiles.measure.cache import files_of
 from smallfiles.measure.protocol import Case, Outcome
-from smallfiles.measure.reading import files_of
 from smallfiles.measure.record import Result
 from smallfiles.progress import plural
 from smallfiles.slowfs import SlowConfig, SlowFolder

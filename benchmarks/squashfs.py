@@ -35,7 +35,7 @@ from pysquashfs.libsquashfs import available
 from pysquashfs.writer import folder_items
 from smallfiles.errors import PackError
 from smallfiles.measure import BenchConfig
-from smallfiles.measure import reading as page_cache
+from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result

@@ -25,7 +25,7 @@ from time import perf_counter
 from smallfiles import slowfs, sources, staging
 from smallfiles.errors import MissingPackageError, ResourceError, writing
 from smallfiles.measure import BenchConfig, Cache
-from smallfiles.measure import reading as page_cache
+from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result

@@ -26,9 +26,9 @@ from smallfiles.errors import SmallfilesError, UsageError, no_samples
 from smallfiles.folders import SourceOptions
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
 from smallfiles.manifest import Manifest
+from smallfiles.measure.cache import can_be_cold, drop
 from smallfiles.measure.counting import CALLS, requests
 from smallfiles.measure.probe import METADATA, READS
-from smallfiles.measure.reading import can_be_cold, drop
 from smallfiles.measure.record import Record
 from smallfiles.options import words
 from smallfiles.progress import bytes_text, say_notes

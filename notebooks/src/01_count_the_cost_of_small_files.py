@@ -208,7 +208,7 @@ os.close(os.dup2(0, 1_000))  # Linux makes room for 1,000 open files before we t
 # %%
 from pathlib import Path
 
-from smallfiles.measure import reading
+from smallfiles.measure import cache
 
 times = {name: [] for name in ("stat", "open", "read, cold", "read, warm", "close")}
 
@@ -221,8 +221,8 @@ def time_all(read):
     times["close"] += timed(os.close, descriptors)[0]
 
 
-if reading.can_be_cold(folder):
-    reading.drop(map(Path, paths))  # the kernel drops the bytes, but it keeps the names
+if cache.can_be_cold(folder):
+    cache.drop(map(Path, paths))  # the kernel drops the bytes, but it keeps the names
     time_all("read, cold")
 for _ in range(5):
     time_all("read, warm")
@@ -472,8 +472,8 @@ def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # fewe
 
 # %%
 found = {"here, warm cache": rates_in_flight(source.store)}
-if reading.can_be_cold(folder):
-    drop = partial(reading.drop, [folder / name for name in names], clean=True)
+if cache.can_be_cold(folder):
+    drop = partial(cache.drop, [folder / name for name in names], clean=True)
     found["here, cold cache"] = rates_in_flight(source.store, drop)
 with slowfs.open_slow(folder, storage) as slow:
     found["slow mount"] = rates_in_flight(slow.store, most=64)  # its servers limit what it sends on

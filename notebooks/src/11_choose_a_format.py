@@ -294,7 +294,7 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # ## 4 · Draw the map of limits
 #
 # Here you see how to draw the map from [notebook 00](00_start_here.ipynb) for your own storage. We assume
-# these numbers, which are orders of magnitude (`smallfiles/scaling.py` names their source):
+# these numbers, which are orders of magnitude (`smallfiles/scaling/__init__.py` names their source):
 #
 # - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
 #   50 ms. It has 8 workers, and a worker needs 3 ms to decode an image.

@@ -23,7 +23,7 @@ from smallfiles import machine
 from smallfiles.errors import UsageError, writing
 from smallfiles.machine.filesystems import SHARED_FUSE_KINDS, SHARED_KINDS
 from smallfiles.machine.nodelocal import NodeLocal, named_directories, node_local, problem_of
-from smallfiles.measure.reading import drop
+from smallfiles.measure.cache import drop
 from smallfiles.measure.record import Record
 from smallfiles.progress import bytes_text
 

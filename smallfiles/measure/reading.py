@@ -4,34 +4,27 @@ A memory-mapped reader returns in a microsecond without reading anything: the pa
 bytes are used. So each sample is hashed (xxh3, about 4 µs for 100 KB), which touches every byte, and the
 sum of the hashes proves that every format returned the same bytes. Notebook 03 measures with it.
 
-The traps: warm files are not equally fast. A file that was written in large pieces is cached in large
+The trap: warm files are not equally fast. A file that was written in large pieces is cached in large
 pieces, and its mapping is twice as fast as that of the same bytes written sample by sample. So before
-warm measurements the cache is emptied and filled again by reading. And
-`posix_fadvise(DONTNEED)`, which drops the clean pages of a file without root, drops data but not metadata
-(names and inodes stay cached); it has no effect on files in memory (tmpfs), on mapped pages, and on
-the cache of a file server. So a "cold" rate of plain files is still too high. Notebook 01 teaches it.
+warm measurements the cache is emptied and filled again by reading.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 
 import numpy as np
 import xxhash
 
-from smallfiles import formats, machine
+from smallfiles import formats
 from smallfiles.errors import ResourceError, UsageError
-from smallfiles.machine.nodelocal import IN_MEMORY
 from smallfiles.measure import BenchConfig, Cache, ReadOrder
+from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.counting import requests
 from smallfiles.measure.protocol import Case, Outcome, long_enough
@@ -101,7 +94,7 @@ def _targets(paths: Sequence[Path]) -> list[Target]:
 
 
 def _possible_caches(paths: Sequence[Path], wanted: Sequence[Cache], notes: list[str]) -> Sequence[Cache]:
-    if "cold" not in wanted or all(can_be_cold(path) for path in paths):
+    if "cold" not in wanted or all(page_cache.can_be_cold(path) for path in paths):
         return wanted
     note = "cold reads cannot be measured here: these files are in memory (tmpfs), without another copy"
     if "warm" not in wanted:
@@ -127,8 +120,8 @@ def _warm(
         nonlocal filled
         if not filled:
             with contextlib.suppress(ResourceError):  # then the cache stays as it is
-                if can_be_cold(target.path):
-                    drop(_files(target, indices))
+                if page_cache.can_be_cold(target.path):
+                    page_cache.drop(_files(target, indices))
             _read_all(target, sorted(indices), {})
             filled = True
         return run()
@@ -137,14 +130,14 @@ def _warm(
 
 
 def _cold(target: Target, indices: list[int], read: Callable[[], Outcome], sums: dict[str, int]) -> Outcome:
-    drop(_files(target, indices), clean=target.name in sums)
+    page_cache.drop(_files(target, indices), clean=target.name in sums)
     return read()
 
 
 def _files(target: Target, indices: list[int]) -> list[Path]:
     """The files that are read: of plain files only the chosen ones, since a set may have a million."""
     if target.format != "files":
-        return files_of(target.path)
+        return page_cache.files_of(target.path)
     with closing(formats.open(target.path, target.format)) as reader:
         spans = [reader.span(index) for index in indices]
     return [span[0] for span in spans if span is not None]
@@ -185,86 +178,3 @@ def _same_bytes(sums: dict[str, int], targets: list[Target], order: ReadOrder) -
             expected="files packed from one data set in one order",
             next_step="Run verify on each, and pack them with equal --shuffle",
         )
-
-
-_PAUSES_S = (0.0, 0.01, 0.1, 0.5)
-
-
-def files_of(path: Path) -> list[Path]:
-    """All files of a packed output: the file itself, or all files in its folder."""
-    if path.is_dir():
-        return sorted(file for file in path.rglob("*") if file.is_file())
-    return [path]
-
-
-def can_be_cold(path: Path) -> bool:
-    """Whether the files of `path` have storage besides the page cache."""
-    return machine.filesystem(path).kind not in IN_MEMORY
-
-
-def drop(files: Iterable[Path], *, clean: bool = False) -> None:
-    """Write back and drop the cached pages of `files`.
-
-    Args:
-        files: The files.
-        clean: Whether they were dropped before and not written since; a needless write-back makes the
-            disk flush its own cache, which takes milliseconds per file.
-
-    Raises:
-        ResourceError: The system has no such call, or the pages are still cached afterwards.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        raise ResourceError(
-            "this system cannot drop cached files",
-            expected="posix_fadvise, as Linux has it",
-            next_step="Measure warm only (--cache warm)",
-        )
-    files = list(files)
-    for file in files:
-        _drop(file, clean)
-    still = next((file for file in files[:: max(1, len(files) // 8)] if _stays_cached(file, clean)), None)
-    if still is not None:
-        raise ResourceError(
-            f"{still} is still cached after it was dropped",
-            expected="a file system whose cache can be dropped, and no other program using the file",
-            next_step="Measure warm only (--cache warm), or on another file system",
-        )
-
-
-def _drop(file: Path, clean: bool) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        if not clean:
-            with contextlib.suppress(OSError):  # read-only file systems refuse, and have no dirty pages
-                os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
-def _stays_cached(file: Path, clean: bool) -> bool:
-    """Whether a file stays cached after several attempts; another program may use it for a moment."""
-    for pause_s in _PAUSES_S:
-        if not is_cached(file):
-            return False
-        sleep(pause_s)
-        _drop(file, clean)
-    return is_cached(file)
-
-
-def is_cached(file: Path) -> bool:
-    """Whether the middle of `file` is cached; False also if the system does not know.
-
-    `mincore` starts no read, unlike a read with RWF_NOWAIT. Its answer is true only for users who may
-    write to the file.
-    """
-    status = file.stat()
-    ours = status.st_uid == os.geteuid() or os.access(file, os.W_OK)
-    if status.st_size == 0 or not ours or sys.platform != "linux":
-        return False
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        start = np.frombuffer(mapped, np.uint8).ctypes.data
-        page = start + status.st_size // 2 // mmap.PAGESIZE * mmap.PAGESIZE
-        answer = ctypes.c_ubyte()
-        failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(page), ctypes.c_size_t(1), ctypes.byref(answer))
-    return not failed and bool(answer.value & 1)

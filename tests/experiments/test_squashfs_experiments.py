@@ -12,7 +12,7 @@ from pysquashfs import pack
 from pysquashfs.libsquashfs import available
 from smallfiles.errors import UsageError
 from smallfiles.measure import BenchConfig, load
-from smallfiles.measure import reading as page_cache
+from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench
 from smallfiles.samples import Sample
 

@@ -35,7 +35,7 @@ from smallfiles.measure import (
     scratch,
     workers,
 )
-from smallfiles.measure import reading as page_cache
+from smallfiles.measure import cache as page_cache
 from smallfiles.measure.methods import listed, methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Spread, load, ratio, save
