@@ -27,6 +27,7 @@ from smallfiles.errors import UsageError
 from smallfiles.profile import findings
 from smallfiles.profile.findings import CURES, EXACTLY_ONCE, MIXED, Finding
 from smallfiles.profile.hooks.received import KEY
+from smallfiles.profile.report import rows
 from smallfiles.profile.sequences import Received, from_record, joined, named, read, to_record
 from smallfiles.profile.watching import end_of, load, watch, why_nothing
 from smallfiles.progress import plural
@@ -122,12 +123,12 @@ def _with_names(run: Received, folder: Path) -> Received:
 def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
     """Return all findings of some runs, the most serious first."""
     alone = [*runs[:-1], findings.continued(runs[-1])] if options.resume else runs
-    found = [each for run in reversed(alone) for each in findings.findings(run)]
+    found = [each for run in alone for each in findings.findings(run)]
     found += findings.of_resume(*runs[-2:]) if options.resume else []
     found += findings.of_ranks(dict(zip(options.ranks, runs, strict=False))) if options.ranks else []
-    once = {(each.name, each.stream): each for each in found}
+    first = {(each.name, each.stream): each for each in reversed(found)}
     order = list(CURES)
-    return sorted(once.values(), key=lambda each: order.index(each.name))
+    return sorted(first.values(), key=lambda each: (order.index(each.name), each.stream))
 
 
 def record_of(
@@ -212,15 +213,13 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
             yield from _of_stream(stream, f"run {number + 1}, " if len(record["runs"]) > 1 else "")
     yield f"verdict: {record['verdict']}"
     for finding in record["findings"]:
-        yield f"  finding   {finding['name']}"
-        yield f"  numbers   {finding['numbers']}"
-        if finding["first"]:
-            yield f"  first     {', '.join(finding['first'])}"
-        yield f"  cure      {finding['cure']}"
+        first = ", ".join(finding["first"])
+        yield from rows(
+            finding=finding["name"], numbers=finding["numbers"], first=first, cure=finding["cure"]
+        )
     for text in dict.fromkeys(record["unknown"]):
-        yield f"  unknown   {text}"
-    if record.get("ended"):
-        yield f"  end       {record['ended']}"
+        yield from rows(unknown=text)
+    yield from rows(end=record.get("ended"))
 
 
 def _of_stream(stream: Any, which: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ PART = "not all ranks are in this record"
 MIXED = "the records are of several runs"
 CURES = {
     MIXED: "join the records of one run; if it was one, torchrun did not know the other nodes (PET_NNODES)",
-    "samples are seen by several ranks": "split by rank: DistributedSampler, or a split in __iter__",
+    "samples are seen by several ranks": "split by rank: DistributedSampler, ShardByJaxProcess, or __iter__",
     "samples arrive twice in an epoch": "split by worker with torch.utils.data.get_worker_info()",
     "samples are drawn with replacement": "if each sample must arrive once, sample without replacement",
     "samples are lost": "look at the first ones: a filter, a limit, a shard for nobody, a skipped error",
@@ -57,25 +57,24 @@ class Finding:
         name: One of `CURES`.
         numbers: How much, in words.
         places: First samples concerned, as places in their stream.
-        stream: Number of the stream.
         files: Files concerned, instead.
         cure: Replaces the cure of the table.
+        stream: Number of the stream.
     """
 
     name: str
     numbers: str
     places: tuple[int, ...] = ()
-    stream: int = 0
     files: tuple[str, ...] = ()
     cure: str = ""
+    stream: int = 0
 
 
 def findings(run: Received) -> list[Finding]:
-    """Return what is wrong with a run, the most serious first."""
-    found = [each for number, stream in enumerate(run.streams) for each in _of_stream(stream, number)]
-    found += [*_of_random_states(run), *_of_shards(run)]
-    order = list(CURES)
-    return sorted(found, key=lambda each: order.index(each.name))
+    """Return what is wrong with a run; some findings come again in each epoch."""
+    streams = enumerate(run.streams)
+    found = [replace(each, stream=number) for number, stream in streams for each in _of_stream(stream)]
+    return [*found, *_of_random_states(run), *_of_shards(run)]
 
 
 def is_finished(run: Received) -> bool:
@@ -111,36 +110,32 @@ def _first(mask: Any) -> tuple[int, ...]:
     return tuple(np.flatnonzero(mask)[:5].tolist())
 
 
-def _of_stream(stream: Stream, number: int) -> Iterator[Finding]:
-    facts, size, said = stream.facts, len(stream.ids), set[str]()
+def _of_stream(stream: Stream) -> Iterator[Finding]:
+    facts, size = stream.facts, len(stream.ids)
     losses: list[tuple[int, Any, list[Pass]]] = []
     for epoch in stream.epochs:
-        for found in _repeats(stream, epoch, number):
-            if found.name not in said:
-                said.add(found.name)
-                yield found
+        yield from _repeats(stream, epoch)
         if all(each.ended for each in epoch) and len(epoch) >= facts["world"]:
             losses.append((epoch[0].epoch, counts_of(epoch, size) == 0, epoch))
-            batches = [len(each.sizes) for each in epoch]
-            if len(set(batches)) > 1 and "batches" not in said:
-                said.add("batches")
-                least, most = int(np.argmin(batches)), int(np.argmax(batches))
+            batches = {each.rank: len(each.sizes) for each in epoch}
+            most, least = max(batches, key=batches.__getitem__), min(batches, key=batches.__getitem__)
+            if batches[most] > batches[least]:
                 numbers = (
-                    f"epoch {epoch[0].epoch}: {batches[most]} batches at rank {epoch[most].rank}, "
-                    f"{batches[least]} at rank {epoch[least].rank}"
+                    f"epoch {epoch[0].epoch}: {batches[most]} batches at rank {most}, "
+                    f"{batches[least]} at rank {least}"
                 )
-                yield Finding("ranks have different numbers of batches", numbers, stream=number)
+                yield Finding("ranks have different numbers of batches", numbers)
     new = stream.identity == "content" and len(losses) > 1 and _are_new(losses[0], losses[1])
     if new:
         numbers = f"epochs {losses[0][0]} and {losses[1][0]} have no sample in common"
-        yield Finding("samples cannot be told apart", numbers, stream=number)
+        yield Finding("samples cannot be told apart", numbers)
     known = facts["covers"] or facts.get("drawn") or (len(losses) > 1 and not new)
     if known and not (facts["replacement"] or facts["resampled"]):
-        yield from _losses(stream, losses, number)
-    yield from _same_orders(stream, number)
+        yield from _losses(stream, losses)
+    yield from _same_orders(stream)
 
 
-def _repeats(stream: Stream, epoch: list[Pass], number: int) -> Iterator[Finding]:
+def _repeats(stream: Stream, epoch: list[Pass]) -> Iterator[Finding]:
     """Yield what arrived more than once in an epoch."""
     facts, size = stream.facts, len(stream.ids)
     one = [np.bincount(each.samples, minlength=size) for each in epoch]
@@ -151,7 +146,7 @@ def _repeats(stream: Stream, epoch: list[Pass], number: int) -> Iterator[Finding
     extra, samples = int((total[again] - 1).sum()), int(total.sum())
     numbers = f"epoch {epoch[0].epoch}: {plural(extra, 'repetition')} among {samples:,} samples"
     if facts["replacement"] or facts["resampled"]:
-        yield Finding("samples are drawn with replacement", numbers, _first(again), number)
+        yield Finding("samples are drawn with replacement", numbers, _first(again))
         return
     late = np.zeros(size, bool)
     for each in epoch:
@@ -160,29 +155,26 @@ def _repeats(stream: Stream, epoch: list[Pass], number: int) -> Iterator[Finding
     short = extra < world or (extra < world * batch and all(len(each.sizes) > 1 for each in epoch))
     even = len({len(each.sizes) for each in epoch}) == 1
     if world > 1 and short and even and late[again].all() and all(each.ended for each in epoch):
-        yield Finding(
-            "padding by repetition", f"{numbers}, in the last batch of a rank", _first(again), number
-        )
+        yield Finding("padding by repetition", f"{numbers}, in the last batch of a rank", _first(again))
         return
     several, twice = np.asarray(ranks > 1), np.any([each > 1 for each in one], axis=0)
     if several.any():
         share = f"; {int(several.sum()):,} samples at up to {int(ranks.max())} ranks"
-        yield Finding("samples are seen by several ranks", numbers + share, _first(several), number)
+        yield Finding("samples are seen by several ranks", numbers + share, _first(several))
     if twice.any():
-        yield _twice(stream, epoch, twice, numbers, number)
+        yield _twice(epoch, twice, numbers)
 
 
-def _twice(stream: Stream, epoch: list[Pass], twice: Any, numbers: str, number: int) -> Finding:
+def _twice(epoch: list[Pass], twice: Any, numbers: str) -> Finding:
     """Return the finding of samples that a rank received twice, by one worker or by several."""
-    each = next(one for one in epoch if (np.bincount(one.samples, minlength=len(twice)) > 1).any())
-    sample = int(np.flatnonzero(np.bincount(each.samples, minlength=len(twice)) > 1)[0])
-    workers = sorted(set(each.worker_of_sample[each.samples == sample].tolist()))
+    counts = [(each, np.bincount(each.samples, minlength=len(twice)) > 1) for each in epoch]
+    each, again = next((each, again) for each, again in counts if again.any())
+    workers = sorted(set(each.worker_of_sample[each.samples == np.argmax(again)].tolist()))
     told = f"{numbers}; {int(twice.sum()):,} samples twice at one rank"
-    if len(workers) > 1:
-        told += f", by workers {', '.join(map(str, workers))}"
-        return Finding("samples arrive twice in an epoch", told, _first(twice), number)
     cure = "look at the list of samples or shards, which names some of them twice, and at the sampler"
-    return Finding("samples arrive twice in an epoch", told, _first(twice), number, cure=cure)
+    if len(workers) > 1:
+        told, cure = f"{told}, by workers {', '.join(map(str, workers))}", ""
+    return Finding("samples arrive twice in an epoch", told, _first(twice), cure=cure)
 
 
 def _are_new(one: tuple[int, Any, list[Pass]], other: tuple[int, Any, list[Pass]]) -> bool:
@@ -196,7 +188,7 @@ def _missing(stream: Stream, mask: Any) -> int:
     return int(mask.sum()) if drawn is None else max(0, drawn - int((~mask).sum()))
 
 
-def _losses(stream: Stream, losses: list[tuple[int, Any, list[Pass]]], number: int) -> Iterator[Finding]:
+def _losses(stream: Stream, losses: list[tuple[int, Any, list[Pass]]]) -> Iterator[Finding]:
     lost = [(epoch, mask, passes) for epoch, mask, passes in losses if _missing(stream, mask)]
     if not lost:
         return
@@ -214,7 +206,7 @@ def _losses(stream: Stream, losses: list[tuple[int, Any, list[Pass]]], number: i
     name = "samples are lost"
     if short:
         name = "the same last samples are dropped in every epoch" if same else "the last samples are dropped"
-    yield Finding(name, numbers, () if stream.facts.get("drawn") else _first(mask), number)
+    yield Finding(name, numbers, () if stream.facts.get("drawn") else _first(mask))
 
 
 def repeats_its_order(stream: Stream) -> bool:
@@ -230,14 +222,14 @@ def repeats_its_order(stream: Stream) -> bool:
     return bool(pairs)
 
 
-def _same_orders(stream: Stream, number: int) -> Iterator[Finding]:
+def _same_orders(stream: Stream) -> Iterator[Finding]:
     shuffles = stream.facts["shuffles"]
     if shuffles is False or not repeats_its_order(stream):
         return
     if shuffles or not is_stored_order(stream, stream.passes[0]):
         numbers = f"all {len(stream.epochs)} passes of each rank have one order"
         places = tuple(stream.passes[0].samples[:5].tolist())
-        yield Finding("the same order in every epoch", numbers, places, number)
+        yield Finding("the same order in every epoch", numbers, places)
 
 
 def is_stored_order(stream: Stream, one: Pass) -> bool:
@@ -308,7 +300,8 @@ def of_resume(before: Received, after: Received) -> list[Finding]:
     found: list[Finding] = []
     for number, (first, then) in enumerate(zip(before.streams, after.streams, strict=False)):
         if first.identity == then.identity:
-            found += _of_resumed(merged([first, later(then, len(first.epochs))]), len(first.epochs), number)
+            whole = merged([first, later(then, len(first.epochs))])
+            found += [replace(each, stream=number) for each in _of_resumed(whole, len(first.epochs))]
     return found
 
 
@@ -317,7 +310,7 @@ def later(stream: Stream, by: int) -> Stream:
     return replace(stream, passes=tuple(replace(one, epoch=one.epoch + by) for one in stream.passes))
 
 
-def _of_resumed(whole: Stream, at: int, number: int) -> Iterator[Finding]:
+def _of_resumed(whole: Stream, at: int) -> Iterator[Finding]:
     epochs, size = whole.epochs, len(whole.ids)
     last = cut_at_save(epochs[at - 1])
     then = next((epoch for epoch in epochs if epoch[0].epoch == at), [])
@@ -325,20 +318,17 @@ def _of_resumed(whole: Stream, at: int, number: int) -> Iterator[Finding]:
         same = [(a, b) for a in whole.passes if a.epoch < at for b in then if a.rank == b.rank]
         equal = any(len(a.samples) > 3 and np.array_equal(a.samples, b.samples) for a, b in same)
         if equal and whole.facts["shuffles"]:
-            yield Finding(
-                "a resume begins the order of an earlier epoch", f"after epoch {at - 1}", stream=number
-            )
+            yield Finding("a resume begins the order of an earlier epoch", f"after epoch {at - 1}")
         return
     had, got = counts_of(last, size), counts_of(then, size)
     arrived = f"{int(had.sum()):,} samples before the resume, {int(got.sum()):,} in the first epoch after it"
     if (both := (had > 0) & (got > 0)).any():
-        yield Finding(
-            "a resume repeats samples", f"{int(both.sum()):,} samples again: {arrived}", _first(both), number
-        )
+        text = f"{int(both.sum()):,} samples again: {arrived}"
+        yield Finding("a resume repeats samples", text, _first(both))
     neither = (had == 0) & (got == 0)
     if then and all(each.ended for each in then) and (count := _missing(whole, neither)):
         text = f"{count:,} samples never: {arrived}"
-        yield Finding("a resume skips samples", text, _first(neither), number)
+        yield Finding("a resume skips samples", text, _first(neither))
 
 
 def cut_at_save(epoch: Sequence[Pass]) -> list[Pass]:

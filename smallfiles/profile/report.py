@@ -73,57 +73,51 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
     yield f"verdict: {verdict['name']}"
     because = verdict["because"].items()
     facts = (f"{_NAMES.get(name, name.replace('_', ' '))} {text_of(name, value)}" for name, value in because)
-    yield f"  because   {', '.join(facts)}"
-    if verdict["missing"]:
-        yield f"  missing   {', '.join(verdict['missing'])}"
-    yield f"  next      {verdict['next']}"
-    if record["forecast"]:
-        yield f"  forecast  {record['forecast']}"
-    if record.get("ended"):
-        yield f"  end       {record['ended']}"
+    yield from rows(
+        because=", ".join(facts),
+        missing=", ".join(verdict["missing"]),
+        next=verdict["next"],
+        forecast=record["forecast"],
+        end=record.get("ended"),
+    )
+
+
+def rows(**texts: str | None) -> Iterator[str]:
+    """Yield the rows of a report that have a text."""
+    yield from (f"  {name:<9} {text}" for name, text in texts.items() if text)
+
+
+_ROWS = (
+    "rank {rank}: {steps} of {batch_samples} samples in {seconds:.1f} s, {samples_s} per second; "
+    "first batch after {first_batch_s}{others}",
+    "  waiting   {waiting} of the time; {wait_p50_s} per step at the median, "
+    "{wait_p99_s} at the 99th percentile",
+    "  headroom  {headroom}",
+    "  files     {opens_s} per second opened by Python, {files} different, {file_bytes} each, "
+    "{small} below 1 MB; {filesystem}, {folder}",
+    "  reading   {asked_bytes} asked for, {device_bytes} from the device, {read_bytes} per read",
+    "  batches   {batch_s} to make one; {making} of the time of {workers}: {parts}",
+    "  CPUs      {cpus} allowed of {cpus_node}, {cpus_used} used, {cpus_wanted} wanted; "
+    "{threads_busy} threads busy per worker; start of workers {startup_s} per epoch",
+    "  memory    workers {workers_bytes} of {limit_bytes}; {waiting_bytes} wait in /dev/shm of {shm_bytes}",
+)
 
 
 def _of_rank(n: Numbers) -> Iterator[str]:
-    def say(name: str) -> str:
-        return text_of(name, n[name])
-
-    left_out = n.get("other_steps", 0)
-    others = f"; {plural(left_out, 'step')} of other loaders left out" if left_out else ""
-    yield (
-        f"rank {n['rank'] or 0}: {plural(n['steps'], 'step')} of {say('batch_samples')} samples in "
-        f"{n['seconds']:.1f} s, {say('samples_s')} per second; first batch after {say('first_batch_s')}"
-        f"{others}"
-    )
-    yield (
-        f"  waiting   {say('waiting')} of the time; {say('wait_p50_s')} per step at the median, "
-        f"{say('wait_p99_s')} at the 99th percentile"
-    )
-    if n["headroom"]:
-        yield f"  headroom  {n['headroom']:.2f} times as fast if data cost nothing ({n['headroom_by']})"
-    else:
-        yield f"  headroom  not measured: {n['headroom_by']}"
-    yield (
-        f"  files     {say('opens_s')} per second opened by Python, {say('files')} different, "
-        f"{say('file_bytes')} each, {say('small')} below 1 MB; {say('filesystem')}, {say('folder')}"
-    )
-    yield (
-        f"  reading   {say('asked_bytes')} asked for, {say('device_bytes')} from the device, "
-        f"{say('read_bytes')} per read"
-    )
-    parts = ", ".join(f"{kind} {n[f'in_{kind}']:.0%}" for kind in KINDS if n[f"in_{kind}"])
-    yield (
-        f"  batches   {say('batch_s')} to make one; {say('making')} of the time of "
-        f"{say('workers')} worker{'s' * (n['workers'] != 1)}: {parts or 'unknown'}"
-    )
-    yield (
-        f"  CPUs      {say('cpus')} allowed of {say('cpus_node')}, {say('cpus_used')} used, "
-        f"{say('cpus_wanted')} wanted; {say('threads_busy')} threads busy per worker; "
-        f"start of workers {say('startup_s')} per epoch"
-    )
-    yield (
-        f"  memory    workers {say('workers_bytes')} of {say('limit_bytes')}; "
-        f"{say('waiting_bytes')} wait in /dev/shm of {say('shm_bytes')}"
-    )
+    left_out, parts = n.get("other_steps", 0), ((kind, n[f"in_{kind}"]) for kind in KINDS)
+    by, times = n["headroom_by"], n["headroom"]
+    headroom = f"{times:.2f} times as fast if data cost nothing ({by})" if times else f"not measured: {by}"
+    said = {
+        "rank": n["rank"] or 0,
+        "steps": plural(n["steps"], "step"),
+        "others": f"; {plural(left_out, 'step')} of other loaders left out" if left_out else "",
+        "headroom": headroom,
+        "workers": f"{text_of('workers', n['workers'])} worker{'s' * (n['workers'] != 1)}",
+        "parts": ", ".join(f"{kind} {share:.0%}" for kind, share in parts if share) or "unknown",
+        "seconds": n["seconds"],
+    }
+    texts = {name: text_of(name, value) for name, value in n.items() if not isinstance(value, list)} | said
+    yield from (row.format_map(texts) for row in _ROWS)
 
 
 def forecast(n: Numbers, step_s: Sequence[float] | None, now_s: float | None) -> str | None:

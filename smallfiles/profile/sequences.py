@@ -183,30 +183,32 @@ _Run: TypeAlias = tuple[dict[str, Any], tuple[list[tuple[int, dict[int, Ids]]], 
 def _runs_of(process: _Process, made: Batches) -> Iterator[_Run]:
     """Yield the passes of a process: facts, and its batches with their workers, end, and save."""
     begun = {fact["begins"]: fact for fact in process.facts if "begins" in fact}
-    got = defaultdict[int, list[int]](list)
+    came, got = defaultdict[int, list[tuple[int, bool]]](list), Counter[int]()
     ended, delivered, saved, last = set[int](), dict[int, int](), dict[int, int](), 0
     for tag, number, kind, _ in process.entries():
-        if tag == received.GOT:
-            got[number].append(kind)
+        if tag in (received.GOT, received.SKIPPED):
+            came[number].append((kind, tag == received.GOT))
+            got[number] += tag == received.GOT
             last = number
         elif tag == received.ENDED:
             ended.add(number)
         elif tag == received.DELIVERED:
             delivered[number] = kind
         elif tag == received.SAVED and last:
-            saved[last] = delivered.get(last, len(got[last]))
-    for number, workers in got.items():
+            saved[last] = delivered.get(last, got[last])
+    for number, arrivals in came.items():
         if number not in begun:
             continue
         about = begun[number] | {"pid": process.pid}
         batches, taken = [], defaultdict[int, int](int)
-        for worker in workers[: delivered.get(number, len(workers))]:
+        for worker, is_received in arrivals:
             pid = process.pid if worker < 0 else about["pids"][worker]
             from_worker = made.get((pid, about["generation"]), [])
-            if taken[worker] < len(from_worker):
+            if is_received and taken[worker] < len(from_worker):
                 batches.append((worker, from_worker[taken[worker]]))
             taken[worker] += 1
-        is_whole = delivered.get(number, len(workers)) >= len(workers)
+        batches = batches[: delivered.get(number)]
+        is_whole = delivered.get(number, got[number]) >= got[number]
         is_ended = is_whole and (number in ended or len(batches) == about["length"])
         yield about, (batches, is_ended, saved.get(number))
 
@@ -217,26 +219,17 @@ def _stream(group: Sequence[_Run]) -> Stream | None:
     if not common:
         return None
     kind = min(set.intersection(*common), default=0)
-    views = {about["rank"]: (about["view"], about["count"]) for about, _ in reversed(group)}  # first pass
-    parts = kind == INDEX and len(set(views.values())) > 1
-    epochs, raw = defaultdict[tuple[int, int], int](int), list[tuple[Ids, Pass]]()
+    epochs, parts = Counter[tuple[int, int]](), list[Stream]()
     for about, (batches, ended, saved) in group:
-        apart = (about["rank"] << 40) * parts  # each rank numbers its own samples
-        ids = [_NONE, *(batch.get(kind, _NONE) + apart for _, batch in batches)]
+        ids = [batch.get(kind, _NONE) for _, batch in batches]
+        sizes = np.array([len(each) for each in ids], np.int32)
+        workers = np.array([worker for worker, _ in batches], np.int32)
+        all_ids, samples = np.unique(np.concatenate([_NONE, *ids]), return_inverse=True)
         epoch = epochs[about["rank"], about["pid"]]
         epochs[about["rank"], about["pid"]] += 1
-        sizes = np.array([len(each) for each in ids[1:]], np.int32)
-        workers = np.array([worker for worker, _ in batches], np.int32)
-        raw.append((np.concatenate(ids), Pass(about["rank"], epoch, _NONE, sizes, workers, ended, saved)))
-    facts = group[0][0] | {"world": max(about["world"] for about, _ in group), "parts": parts}
-    facts["covers"] = facts["covers"] and not parts
-    universe = np.arange(facts["count"] if kind == INDEX and facts["covers"] else 0, dtype=np.int64)
-    for values, _ in raw:
-        universe = np.union1d(universe, values)
-    passes = [replace(one, samples=np.searchsorted(universe, each).astype(np.int32)) for each, one in raw]
-    passes.sort(key=lambda each: (each.epoch, each.rank))
-    chosen = (KINDS | {0: "several"})[kind]
-    return Stream(facts, chosen, universe, tuple(passes))
+        one = Pass(about["rank"], epoch, samples.astype(np.int32), sizes, workers, ended, saved)
+        parts.append(Stream(about | {"parts": False}, (KINDS | {0: "several"})[kind], all_ids, (one,)))
+    return _together(parts)
 
 
 def _equal_states(processes: Iterable[_Process]) -> Iterator[tuple[str, int]]:
@@ -316,25 +309,29 @@ def merged(streams: Sequence[Stream]) -> Stream:
     return Stream(streams[0].facts, streams[0].identity, ids, tuple(passes), names)
 
 
+def _together(parts: Sequence[Stream]) -> Stream:
+    """Return one stream of several; ranks with different data sets number samples of their own."""
+    facts = dict(parts[0].facts)
+    views = {each.passes[0].rank: (each.facts["view"], each.facts["count"]) for each in reversed(parts)}
+    if apart := len(set(views.values())) > 1 and parts[0].identity == "index":
+        own = [0 if each.facts["parts"] else each.passes[0].rank << 40 for each in parts]
+        parts = [replace(each, ids=each.ids + shift) for each, shift in zip(parts, own, strict=True)]
+    facts |= {"world": max(each.facts["world"] for each in parts), "parts": apart or facts["parts"]}
+    facts["covers"] = facts["covers"] and not apart
+    listed = facts["count"] if parts[0].identity == "index" and facts["covers"] else 0
+    whole = merged([replace(parts[0], ids=np.arange(listed), passes=()), *parts])
+    passes = tuple(sorted(whole.passes, key=lambda each: (each.epoch, each.rank)))
+    return replace(whole, facts=facts, passes=passes)
+
+
 def joined(runs: Sequence[Received]) -> Received:
     """Return one run of those that several nodes recorded."""
     groups = defaultdict[tuple[Any, ...], list[Stream]](list)
     for run in runs:
         for each in run.streams:
             groups[*(each.facts[name] for name in _SAME), each.identity].append(each)
-    streams = []
-    for parts in groups.values():
-        views = {(each.facts["view"], each.facts["count"]) for each in parts}
-        if apart := len(views) > 1 and parts[0].identity == "index":
-            own = [0 if each.facts["parts"] else each.passes[0].rank << 40 for each in parts]
-            parts = [replace(each, ids=each.ids + shift) for each, shift in zip(parts, own, strict=True)]
-        whole = merged(parts)
-        passes = sorted(whole.passes, key=lambda each: (each.epoch, each.rank))
-        facts = whole.facts | {"world": max(each.facts["world"] for each in parts)}
-        facts |= {"parts": apart or facts["parts"], "covers": facts["covers"] and not apart}
-        streams.append(replace(whole, facts=facts, passes=tuple(passes)))
     lists = {
         name: tuple(sorted({each for run in runs for each in getattr(run, name)}))
         for name in ("shards", "equal", "failed")
     }
-    return Received(tuple(streams), sum(run.others for run in runs), **lists)
+    return Received(tuple(map(_together, groups.values())), sum(run.others for run in runs), **lists)

@@ -6,10 +6,12 @@ ranks are forked processes with the variables of torchrun. Each prints what it r
 
 import contextlib
 import os
+import pickle
 import random
 import socket
 import sys
 import tarfile
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,9 @@ SET = {
     "data": ".",
     "mix": 0,
     "weights": None,
+    "prebatch": None,
+    "checkpoint": 0,
+    "resume": 0,
 }
 SET |= {k: int(v) if v.isdigit() else v for k, v in (word.split("=") for word in sys.argv[3:])}
 RANKS, COUNT, BATCH, DATA = SET["ranks"], SET["count"], SET["batch"], Path(SET["data"])
@@ -346,6 +351,70 @@ def grain():
         for each in batch[:, 0].tolist():
             seen = (seen * 31 + int(each)) % 1_000_003
     return seen
+
+
+def nodes():
+    from torchdata import nodes
+
+    data = Samples()
+    ranks, at = (1, 0) if FAULT == "several" else (RANKS, rank())
+    sampler = torch.utils.data.DistributedSampler(data, ranks, at, drop_last=FAULT == "dropped")
+    if FAULT == "order":  # of an epoch that the sampler does not learn
+        sampler = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1)).tolist()
+    elif FAULT == "twice":
+        sampler = [*range(COUNT), 3, 4, 5]
+    first = nodes.IterableWrapper(Stream()) if FAULT == "iterable" else nodes.SamplerWrapper(sampler)
+    step = (lambda sample: sample) if FAULT == "iterable" else data.__getitem__
+    more = {"num_workers": SET["workers"], "in_order": FAULT != "unordered", "prebatch": SET["prebatch"]}
+    made = nodes.ParallelMapper(first, step, **more, snapshot_frequency=3)
+    made = nodes.Batcher(made, BATCH, drop_last=FAULT == "dropped")
+    made = nodes.Mapper(made, torch.stack)
+    if SET["workers"]:
+        made = nodes.Prefetcher(made, prefetch_factor=2, snapshot_frequency=2)
+    return resumed(nodes.Loader(made))
+
+
+def mixed_nodes():
+    from torchdata import nodes
+
+    sources = {
+        name: nodes.MapStyleWrapper(data, torch.utils.data.RandomSampler(data))
+        for name, data in {"a": range(COUNT // 2), "b": range(COUNT // 2, COUNT)}.items()
+    }
+    weights, stop = {"a": 0.7, "b": 0.3}, nodes.StopCriteria
+    stop = stop.CYCLE_UNTIL_ALL_DATASETS_EXHAUSTED if FAULT == "cycle" else stop.ALL_DATASETS_EXHAUSTED
+    mixed = nodes.MultiNodeWeightedSampler(
+        sources, weights, stop_criteria=stop, rank=rank(), world_size=RANKS
+    )
+    return run(nodes.Loader(nodes.Batcher(mixed, BATCH, drop_last=False)), value=lambda batch: batch)
+
+
+def stateful():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    data = Stream() if FAULT == "iterable" else Samples()
+    ranks = {"sampler": torch.utils.data.DistributedSampler(data, RANKS, rank())} if RANKS > 1 else {}
+    more = ranks or {"shuffle": FAULT != "iterable"}
+    return resumed(StatefulDataLoader(data, BATCH, num_workers=SET["workers"], **more))
+
+
+def resumed(loader):
+    """Save the state of the loader at one batch and stop at another, or go on from there."""
+    path = DATA / f"state-{LOADER}-{FAULT}-{RANKS}-{rank()}"
+    if SET["resume"] and FAULT != "forgotten":
+        loader.load_state_dict(pickle.loads(path.read_bytes()))
+
+    numbers = count(1)
+
+    def value(batch):
+        at = next(numbers)
+        if not SET["resume"] and at == SET["checkpoint"]:
+            torch.save({}, path.with_suffix(".weights"))
+        if not SET["resume"] and at == (SET["stop"] if FAULT == "late" else SET["checkpoint"]):
+            path.write_bytes(pickle.dumps(loader.state_dict()))
+        return batch[:, 0].tolist()
+
+    return run(loader, value=value)
 
 
 def ours():

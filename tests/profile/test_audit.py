@@ -25,6 +25,9 @@ PACKAGES = {
     "mosaic": "streaming",
     "litdata": "litdata",
     "grain": "grain",
+    "nodes": "torchdata",
+    "mixed_nodes": "torchdata",
+    "stateful": "torchdata",
 }
 
 
@@ -103,24 +106,29 @@ OTHER = "another order on another number of ranks"
 FAULTS = {
     LOST: "iterable lost | webdataset lost | grain right ranks=2 count=47 epochs=1",
     TWICE: "map twice workers=2 | iterable twice workers=2 | files twice workers=2 | "
-    "webdataset twice workers=2 | lightning twice workers=2 | accelerate twice workers=2",
+    "webdataset twice workers=2 | lightning twice workers=2 | accelerate twice workers=2 | "
+    "nodes twice workers=2",
     SEVERAL: "distributed several ranks=2 | iterable several ranks=2 | webdataset several ranks=2 | "
     "hf several ranks=2 | hf_stream several ranks=2 | lightning several ranks=2 | ours several ranks=2 | "
-    "grain several ranks=2",
+    "grain several ranks=2 | nodes several ranks=2 workers=2",
     ORDER: "map order | distributed order ranks=2 | webdataset order | hf order | hf_stream order | "
-    "lightning order | accelerate order ranks=2 | ours order workers=2",
+    "lightning order | accelerate order ranks=2 | ours order workers=2 | nodes order",
     RANDOM: "map random workers=2 | iterable random workers=2 | lightning random workers=2",
     UNEVEN: "iterable uneven ranks=2 | webdataset right ranks=3 | hf right ranks=2 count=41",
     PADDED: "distributed right ranks=2 count=47 | accelerate right ranks=2 count=45",
     LAST: "map dropped_last count=50 | distributed dropped_last ranks=2 count=49",
     DROPPED: "map dropped count=50 | accelerate dropped count=50",
-    DRAWN: "map replacement | webdataset replacement",
+    DRAWN: "map replacement | webdataset replacement | mixed_nodes cycle",
     UNREAD: "webdataset unread | shards unread",
     CUT: "webdataset truncated | shards truncated",
     AGAIN: "map sequential stop=5 epochs=1 > map sequential epochs=1 | "
-    "ours right stop=5 epochs=1 > ours right epochs=1",
+    "ours right stop=5 epochs=1 > ours right epochs=1 | "
+    "stateful forgotten stop=5 checkpoint=3 epochs=1 > stateful forgotten resume=1 | "
+    "nodes forgotten workers=2 stop=5 checkpoint=3 epochs=1 > nodes forgotten workers=2 resume=1",
     SKIPPED: "iterable right stop=5 epochs=1 > iterable right skip=24 | "
-    "accelerate right stop=5 epochs=1 > accelerate right skip=7 epochs=1",
+    "accelerate right stop=5 epochs=1 > accelerate right skip=7 epochs=1 | "
+    "stateful late workers=2 stop=5 checkpoint=3 epochs=1 > stateful late workers=2 resume=1 | "
+    "nodes late stop=5 checkpoint=3 epochs=1 > nodes late resume=1",
     OTHER: "webdataset right ranks={ranks} | iterable blocks ranks={ranks}",
 }
 EVERY_DAY = {
@@ -173,6 +181,11 @@ RIGHT = [
     "grain right",
     "grain right ranks=2 workers=2",
     "grain plan ranks=2 workers=2",
+    "nodes right",
+    "nodes right ranks=2 workers=2 prebatch=5",
+    "nodes iterable workers=2",
+    "nodes unordered workers=2",
+    "stateful right workers=2",
 ]
 
 
@@ -189,7 +202,13 @@ def test_a_right_training_raises_no_alarm(words, data, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("accelerate right stop=5 epochs=1 > accelerate right skip=5 epochs=1"),
+        "accelerate right stop=5 epochs=1 > accelerate right skip=5 epochs=1",
+        "stateful right stop=5 checkpoint=3 epochs=1 > stateful right resume=1",
+        "stateful right workers=2 stop=5 checkpoint=3 epochs=1 > stateful right workers=2 resume=1",
+        "stateful iterable stop=5 checkpoint=3 epochs=1 > stateful iterable resume=1",
+        "stateful iterable workers=2 stop=5 checkpoint=3 epochs=1 > stateful iterable workers=2 resume=1",
+        "nodes right stop=5 checkpoint=3 epochs=1 > nodes right resume=1",
+        "nodes right workers=2 stop=5 checkpoint=3 epochs=1 > nodes right workers=2 resume=1",
         "distributed right ranks={ranks}",
     ],
 )
@@ -307,3 +326,45 @@ def test_a_loader_whose_samples_are_not_known_is_named_with_what_would_make_them
         tmp_path, sys.executable, program, options=("--key", "id"), PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}"
     )
     assert "rank 0 6 in 3 batches" in done.stderr and done.record["verdict"] == ONCE
+
+
+def test_samples_are_followed_through_nodes_that_run_ahead_and_jax_says_the_rank(tmp_path):
+    """Nodes of torchdata and the state of JAX, by the few parts of them that are looked at."""
+    package = tmp_path / "torchdata" / "nodes"
+    package.mkdir(parents=True)
+    (package / "base_node.py").write_text(
+        "class BaseNode:\n    ready = False\n    def __iter__(self): return self\n"
+        "    def reset(self, state=None): self.ready = True\n"
+        "    def __next__(self):\n        if not self.ready: self.reset(None)\n        return self.next()\n"
+    )
+    (package / "some.py").write_text(
+        "from torchdata.nodes.base_node import BaseNode\n"
+        "class SamplerWrapper(BaseNode):\n    def __init__(self, sampler): self.sampler = sampler\n"
+        "    def reset(self, state=None):\n"
+        "        super().reset(state)\n        self.it = iter(self.sampler)\n"
+        "    def next(self): return next(self.it)\n"
+        "class Mapper(BaseNode):\n"
+        "    def __init__(self, source, map_fn): self.source, self.map_fn = source, map_fn\n"
+        "    def reset(self, state=None):\n        super().reset(state)\n        self.source.reset()\n"
+        "    def next(self): return self.map_fn(next(self.source))\n"
+        "class Batcher(Mapper):\n    batch_size = 2\n"
+        "    def next(self): return [next(self.source), next(self.source)]\n"
+        "class Prefetcher(Mapper):\n    def next(self):\n        self.ahead = getattr(self, 'ahead', [])\n"
+        "        while len(self.ahead) < 2:\n"
+        "            try: self.ahead.append(next(self.source))\n            except StopIteration: break\n"
+        "        if not self.ahead: raise StopIteration\n        return self.ahead.pop(0)\n"
+    )
+    program = tmp_path / "theirs.py"
+    program.write_text(
+        "import sys, types\nfrom torchdata.nodes.some import *\n"
+        "jax = types.SimpleNamespace(client=1, process_id=1, num_processes=2)\n"
+        "sys.modules['jax._src.distributed'] = types.SimpleNamespace(global_state=jax)\n"
+        "first = Mapper(SamplerWrapper([2, 3, 3, 1, 4]), lambda at: 1 / (at != 2))\n"
+        "node, errors = Prefetcher(Batcher(first, None), None), 0\n"
+        "while True:\n    try: next(node)\n    except StopIteration: break\n"
+        "    except ZeroDivisionError: errors += 1\nprint(errors)\n"
+    )
+    done = audit(tmp_path, sys.executable, program, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    assert "rank 1 4 in 2 batches" in done.stderr and "identified by index" in done.stderr, done.stderr
+    assert "hooks failed" not in done.stderr and done.stdout == "1\n"
+    assert f"verdict: {TWICE}" in done.stderr and "first     3" in done.stderr, done.stderr

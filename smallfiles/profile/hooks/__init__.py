@@ -132,8 +132,9 @@ def _note_key(key: str, step: tuple[int, int]) -> None:
     received.current.windows[order].append((received.NAME, received.current.identity(key)))
 
 
-def _saves(*words: Any) -> None:
-    received.current.log(received.SAVED, 0, 0, 0)
+def _saves(value: Any = None, *more: Any) -> None:
+    if not type(value).__name__.endswith("Storage"):  # which is a tensor that is pickled
+        received.current.log(received.SAVED, 0, 0, 0)
 
 
 def _note(dataset: Any, at: Any) -> None:
@@ -171,6 +172,12 @@ def _watch_grain(iterator: Any, output: Any) -> None:
     iterator.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **more})
 
 
+def _patch_nodes(module: Any) -> None:
+    """Watch each node of a pipeline of torchdata."""
+    _wrap(module.BaseNode, "__next__", received.next_item)
+    _after(module.BaseNode, "reset", received.Node)
+
+
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data.dataloader": _patch_torch,
     "torchdata.stateful_dataloader.stateful_dataloader": _patch_stateful,
@@ -182,6 +189,7 @@ _PATCHES |= (
         "webdataset.pipeline": lambda module: _wrap(module.DataPipeline, "invoke", _invoke),
         "streaming.base.dataset": lambda module: _after(module.StreamingDataset, "__getitem__", _note),
         "litdata.streaming.dataset": lambda module: _after(module.StreamingDataset, "__getitem__", _note),
+        "torchdata.nodes.base_node": _patch_nodes,
         "grain._src.python.dataset.dataset": lambda module: _wrap(
             module._OutputIterDataset, "__iter__", _begin_grain
         ),

@@ -107,10 +107,13 @@ def digest(value: bytes) -> int:
 
 
 def place() -> dict[str, int]:
-    """Return rank and number of ranks, by torch.distributed or by the launcher."""
+    """Return rank and number of ranks, by torch.distributed, by JAX, or by the launcher."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return {"rank": torch.distributed.get_rank(), "world": torch.distributed.get_world_size()}
+    jax: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if getattr(jax, "client", None) is not None:
+        return {"rank": jax.process_id, "world": jax.num_processes}
     launched = next((name for name in _LAUNCHED if os.environ.get(name, "").isdigit()), None)
     size = next(
         (os.environ[n] for n in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if n in os.environ), "1"
@@ -126,37 +129,36 @@ def site() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def sampler_facts(samplers: list[Any], count: int | None) -> dict[str, Any]:
+    """Return what a sampler of `count` samples does; the last one is within all others."""
+    last = samplers[-1] if samplers else None
+    name, replacement = type(last).__name__, bool(getattr(last, "replacement", False))
+    covers = name in _COVERING.split() and not replacement and bool(count)
+    if name == "RandomSampler":
+        covers = covers and getattr(last, "num_samples", count) == count
+    shuffles = getattr(last, "shuffle", {"SequentialSampler": False, "RandomSampler": True}.get(name))
+    return {"covers": covers, "shuffles": shuffles, "replacement": replacement}
+
+
 def loader_facts(iterator: Any) -> dict[str, Any]:
     """Return what is known about a loader and its sampler."""
-    dataset, samplers = (
-        iterator._dataset,
-        [*islice(samplers_of(getattr(iterator, "_index_sampler", None)), 8)],
-    )
+    dataset = iterator._dataset
+    samplers = [*islice(samplers_of(getattr(iterator, "_index_sampler", None)), 8)]
     iterable = hasattr(dataset, "__iter__") and not hasattr(type(dataset), "__getitem__")
     iterable = iterable or str(getattr(iterator, "_dataset_kind", "")) == "1"
-    names = [type(each).__name__ for each in samplers]
-    last, count = (samplers[-1] if samplers else None), length(dataset)
-    shuffles = getattr(last, "shuffle", "RandomSampler" in names[-1:] or None) if not iterable else None
-    if names[-1:] == ["SequentialSampler"]:
-        shuffles = None if iterable else False
-    replacement = bool(getattr(last, "replacement", False)) and not iterable
-    covers = bool(names) and names[-1] in _COVERING.split() and not replacement and not iterable
-    if covers and names[-1] == "RandomSampler":
-        covers = getattr(last, "num_samples", count) == count
+    more: dict[str, Any] = {"length": length(iterator)}
+    if iterable:
+        steps = str([type(step).__name__ for step in getattr(dataset, "pipeline", ())])
+        more = {"shuffles": stream_shuffles(dataset), "resampled": "Resampled" in steps, "iterable": True}
+    else:
+        more |= sampler_facts(samplers, length(dataset))
     return whole_facts(
         f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        count=count,
-        covers=covers and bool(count),
+        count=length(dataset),
         view=view_of(dataset),
-        replacement=replacement,
-        shuffles=stream_shuffles(dataset) if iterable else shuffles,
-        resampled=iterable
-        and "Resampled" in str([type(s).__name__ for s in getattr(dataset, "pipeline", ())]),
         batch=getattr(samplers[0] if samplers else None, "batch_size", None),
         workers=getattr(iterator, "_num_workers", 0),
-        length=None if iterable else length(iterator),
-        trains=bool(sys.modules["torch"].is_grad_enabled()),
-        iterable=bool(iterable),
+        **more,
     )
 
 
@@ -164,7 +166,8 @@ def whole_facts(loader: str, **known: Any) -> dict[str, Any]:
     """Return the facts of a loader, of which only some may be known."""
     unknown = dict.fromkeys(("count", "shuffles", "batch", "length"))
     false = dict.fromkeys(("covers", "replacement", "resampled", "iterable"), False)
-    numbers = {"view": 0, "workers": 0, "trains": True, "site": site()}
+    torch = sys.modules.get("torch")
+    numbers = {"view": 0, "workers": 0, "trains": not torch or torch.is_grad_enabled(), "site": site()}
     return {**place(), "loader": loader, **unknown, **false, **numbers, **known}
 
 
@@ -187,6 +190,34 @@ def stream_shuffles(dataset: Any) -> bool | None:
         step = getattr(step, "ex_iterable", None)
     found = getattr(dataset, "shuffle", None)
     return found if isinstance(found, bool) else None
+
+
+def node_before(node: Any) -> Any:
+    """Return the node whose items a node of torchdata hands on in their order; None if there is none."""
+    unordered = type(node).__name__ == "_ParallelMapperImpl" and node.num_workers and not node.in_order
+    if unordered or not type(node).__module__.startswith("torchdata.nodes."):
+        return None
+    within = (getattr(node, name, None) for name in ("root", "_it", "source"))
+    return next((each for each in within if hasattr(each, "_smallfiles_node")), None)
+
+
+def node_facts(node: Any) -> dict[str, Any]:
+    """Return what is known about a pipeline of torchdata.nodes, of which this is the last node."""
+    nodes = [node]
+    while (before := node_before(nodes[-1])) is not None:
+        nodes.append(before)
+    first, batches = nodes[-1], [each.batch_size for each in nodes if hasattr(each, "batch_size")]
+    samplers = [*islice(samplers_of(getattr(first, "sampler", None)), 8)]
+    last = samplers[-1] if samplers else None
+    data = getattr(last, "data_source", getattr(last, "dataset", None))
+    source = next(each for each in (data, last, getattr(first, "iterable", None), first) if each is not None)
+    return whole_facts(
+        f"torchdata.nodes over {type(source).__qualname__}",
+        count=length(data),
+        batch=batches[0] if batches else None,
+        resampled=getattr(first, "stop_criteria", "ALL_DATASETS_EXHAUSTED") != "ALL_DATASETS_EXHAUSTED",
+        **(sampler_facts(samplers, length(data)) if samplers else {}),
+    )
 
 
 _GRAIN = "Source Range Map RandomMap MapWithIndex Filter _WithSeed"

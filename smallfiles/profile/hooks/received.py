@@ -22,20 +22,20 @@ import sys
 import threading
 import time
 from array import array
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from . import moments, watch
-from .loaders import digest, grain_facts, grain_places, grain_positions, loader_facts
+from .loaders import digest, grain_facts, grain_places, grain_positions, loader_facts, node_before, node_facts
 
 KEY = "SMALLFILES_AUDIT_KEY"
-MADE, GOT, ENDED, DELIVERED, SAVED = 1, 2, 3, 4, 5
+MADE, GOT, ENDED, DELIVERED, SAVED, SKIPPED = 1, 2, 3, 4, 5, 6
 INDEX, NAME, FILE, CONTENT = 1, 2, 3, 4
 """The identities of a sample, the best one first."""
 NAMED = struct.Struct("=qH")
 _NAME_BYTES = 64 << 20
-_WHOLE_BYTES, _END_BYTES, _WORDS = 4096, 1024, 256
+_WHOLE_BYTES, _END_BYTES, _WORDS = 4096, 512, 128
 _SHARDS = (".tar", ".tar.gz", ".tgz", ".parquet", ".arrow", ".zip", ".mds", ".mds.zstd", ".jsonl", ".h5")
 
 
@@ -94,7 +94,7 @@ class Recorder:
         self.windows = defaultdict[int, list[tuple[int, int]]](list)
         self.opened_now: list[str] = []
         self.shards: set[str] = set()
-        self.fetching, self.receiving, self.worker = False, 0, False
+        self.fetching, self.receiving, self.worker, self.arrival = False, 0, False, GOT
         self.steps: dict[tuple[int, int], int] = {}
         self.latest: dict[str, Any] = {}
         self.lengths: dict[tuple[Any, ...], dict[int | None, int]] = {}
@@ -252,8 +252,10 @@ class Recorder:
         if about is None or (about["got"] and not getattr(iterator, "_num_yielded", 1)):
             about = self.attempt(self.begin_pass, iterator) or {"pass": 0, "got": 0}
             iterator._smallfiles = about
-        self.receiving = threading.get_ident()
-        self.latest = about
+        self.receiving, self.latest = threading.get_ident(), about
+        # A StatefulDataLoader that resumes asks itself for the batches that were received before.
+        skips = sys._getframe(2).f_globals["__name__"].startswith("torchdata.")
+        self.arrival = SKIPPED if skips else GOT
         try:
             batch = original(iterator)
         except StopIteration:
@@ -262,9 +264,9 @@ class Recorder:
             raise
         finally:
             self.receiving = 0
-        about["got"] += 1
+        about["got"] += not skips
         if not getattr(iterator, "_num_workers", 0):
-            self.attempt(self.log, GOT, about["pass"], -1, 0)
+            self.attempt(self.log, self.arrival, about["pass"], -1, 0)
         return batch
 
     def processed(
@@ -272,7 +274,7 @@ class Recorder:
     ) -> Any:
         """Note from which worker a batch came; an error that a worker sends has its place, too."""
         if about := getattr(iterator, "_smallfiles", None):
-            self.attempt(self.log, GOT, about["pass"], worker, 0)
+            self.attempt(self.log, self.arrival, about["pass"], worker, 0)
         return original(iterator, data, worker, *more)
 
     def begin_pass(self, iterator: Any) -> dict[str, Any]:
@@ -314,6 +316,84 @@ class Recorder:
         """Write which samples a batch of such a loader has, and that it was received."""
         self.made(-number, [(kind, numbers(ids(batch)))])
         self.log(GOT, number, -1, 0)
+
+
+class Node:
+    """Know the samples in the items that a node of torchdata.nodes has handed out to the next node.
+
+    A sampler, or another node that stands first, says which samples they are. The other nodes keep the order,
+    although each of them may run ahead in a thread of its own. A node that mixes several, or that is not of
+    torchdata, counts as a first one, whose items are identified by key or content.
+    """
+
+    busy: ClassVar[set[int]] = set()
+    """Threads that are inside of a node."""
+
+    def __init__(self, node: Any, state: Any = None) -> None:
+        node._smallfiles_node, self.node, self.number = self, node, 0
+        self.out = deque[tuple[int, list[int]]](maxlen=1 << 16)
+        self.skipped = state.get("steps_since_snapshot", 0) if isinstance(state, dict) else 0
+        self.batch: tuple[int, list[int]] = (0, [])
+
+    def take(self, item: Any) -> tuple[int, list[int]]:
+        """Return how the samples in an item that the node is about to hand out are identified, and which."""
+        name, before = type(self.node).__name__, node_before(self.node)
+        if name == "SamplerWrapper" and isinstance(item, int):
+            return INDEX, [item]
+        if before is None:
+            keys = [current.identity(key) for key in key_in(item)]
+            return (NAME, keys) if keys else (CONTENT, [current.content_of(item)])
+        out: deque[tuple[int, list[int]]] = before._smallfiles_node.out
+        while self.skipped:  # a node that resumes asks for what it had handed out since its last snapshot
+            self.skipped -= bool(out.popleft())
+        if name == "Batcher":
+            parts = [out.popleft() for _ in item]
+            return parts[0][0], [number for _, numbers in parts for number in numbers]
+        if name == "Unbatcher":
+            if self.node._batch_idx == 1 or not self.batch[1]:
+                self.batch = out.popleft()
+            return self.batch[0], self.batch[1][self.node._batch_idx - 1 : self.node._batch_idx]
+        return out.popleft()
+
+    def stop(self, error: BaseException, is_last: bool) -> None:
+        """Write that the loop received all, or forget the samples of an item that became an error."""
+        before = node_before(self.node)
+        if isinstance(error, StopIteration):
+            if is_last and self.number:
+                current.log(ENDED, self.number, 0, 0)
+        elif before is not None and (out := before._smallfiles_node.out):
+            out.popleft() if getattr(self.node, "num_workers", 0) else out.clear()
+
+    def hand_out(self, item: Any, is_held: bool, is_last: bool) -> None:
+        """Note the samples of an item for the next node, or write that the loop received them."""
+        found = self.out.popleft() if is_held else self.take(item)
+        if not is_last:
+            self.out.append(found)
+            return
+        if chosen := os.environ.get(KEY):
+            found = NAME, [current.identity(each) for each in numbers(key_of(chosen, item))]
+        self.number = self.number or current.begin(node_facts(self.node))
+        current.got(self.number, found[1], list, found[0])
+
+
+def next_item(original: Callable[[Any], Any], node: Any) -> Any:
+    """Return the next item of a node of torchdata to the loop, or to the next node."""
+    thread, is_held = threading.get_ident(), getattr(node, "_cached_item", None) is not None
+    is_outer = thread not in Node.busy
+    is_last = is_outer and not sys._getframe(2).f_globals["__name__"].startswith("torchdata.")
+    Node.busy.add(thread)
+    try:
+        item = original(node)
+    except BaseException as error:
+        if about := getattr(node, "_smallfiles_node", None):
+            current.attempt(about.stop, error, is_last)
+        raise
+    finally:
+        if is_outer:
+            Node.busy.discard(thread)
+    if about := getattr(node, "_smallfiles_node", None):
+        current.attempt(about.hand_out, item, is_held, is_last)
+    return item
 
 
 class Grain:
@@ -392,6 +472,8 @@ def key_of(chosen: str, sample: Any) -> Any:
     module, _, name = chosen.partition(":")
     if name:
         return getattr(importlib.import_module(module), name)(sample)
+    if isinstance(sample, list) and isinstance(next(iter(sample), None), dict | tuple):  # a batch of samples
+        return [key_of(chosen, each) for each in sample]
     if isinstance(sample, dict):
         return sample[chosen]
     return sample[int(chosen)] if chosen.lstrip("-").isdigit() else getattr(sample, chosen)
