@@ -317,7 +317,7 @@ def litdata():
         loader = DataLoader(data, BATCH, num_workers=SET["workers"])
     else:
         loader = StreamingDataLoader(data, batch_size=BATCH, num_workers=SET["workers"])
-    return run(loader, value=lambda batch: batch)
+    return run(loader, value=lambda batch: batch["x"])
 
 
 def grain():
