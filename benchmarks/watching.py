@@ -81,7 +81,8 @@ def bench_watching(source: Path, config: BenchConfig | None = None) -> Result:
     Returns:
         A record for each way and kind of step, and for each identity of samples: its rate in one process.
         In `extra`, `cpu_us_per_step` is a mean, and `most_percent` of
-        `profile` and `audit` is the upper 95 % bound of their share of a realistic step.
+        `profile` and `audit` is the upper 95 % bound of their share of a realistic step. `load` is how many
+        processes wanted a processor in the last minute.
 
     Raises:
         UsageError: There are no JPEGs.
@@ -116,7 +117,7 @@ def bench_watching(source: Path, config: BenchConfig | None = None) -> Result:
                 place=None,
                 whole=(_RATE_STEPS * BATCH, _RATE_STEPS * BATCH * size),
                 touched="as in a worker: identities, and a line of the log for each batch",
-                extra=lambda runs: {},
+                extra=lambda runs: {"load": os.getloadavg()[0]},
             )
     return bench.result()
 
@@ -171,6 +172,7 @@ def _per_step(kind: str, cost: dict[str, float]) -> Callable[[Sequence[Outcome]]
         error = stdev(each) / len(each) ** 0.5 if len(each) > 1 else 0.0
         cost[way], cost[f"{way} error"] = own, error
         found: dict[str, Any] = {"way": way, "cpu_us_per_step": own, "standard_error_us": error}
+        found["load"] = os.getloadavg()[0]
         if way in ("profile", "audit"):
             most = own - cost["plain"] + 2.1 * (error**2 + cost["plain error"] ** 2) ** 0.5
             found["most_percent"] = 100 * most / (cost["real"] - 2.1 * cost["real error"])

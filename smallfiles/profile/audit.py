@@ -85,9 +85,8 @@ def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, 
             expected="the place where the number of ranks stands",
             next_step="Run: smallfiles audit --ranks 1,2 -- torchrun --nproc-per-node {ranks} train.py",
         )
-    commands = [[word.replace("{ranks}", str(n)) for word in program] for n in options.ranks] or [
-        list(program)
-    ]
+    ranked = [[word.replace("{ranks}", str(n)) for word in program] for n in options.ranks]
+    commands = ranked or [list(program)]
     commands += [shlex.split(options.resume)] if options.resume else []
     began, runs = time(), list[Received]()
     codes, whys = list[int](), list[str]()
@@ -214,9 +213,8 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
     yield f"verdict: {record['verdict']}"
     for finding in record["findings"]:
         first = ", ".join(finding["first"])
-        yield from rows(
-            finding=finding["name"], numbers=finding["numbers"], first=first, cure=finding["cure"]
-        )
+        yield from rows(finding=finding["name"], numbers=finding["numbers"], first=first)
+        yield from rows(cure=finding["cure"])
     for text in dict.fromkeys(record["unknown"]):
         yield from rows(unknown=text)
     yield from rows(end=record.get("ended"))

@@ -117,14 +117,13 @@ def _of_stream(stream: Stream) -> Iterator[Finding]:
         yield from _repeats(stream, epoch)
         if all(each.ended for each in epoch) and len(epoch) >= facts["world"]:
             losses.append((epoch[0].epoch, counts_of(epoch, size) == 0, epoch))
-            batches = {each.rank: len(each.sizes) for each in epoch}
-            most, least = max(batches, key=batches.__getitem__), min(batches, key=batches.__getitem__)
-            if batches[most] > batches[least]:
-                numbers = (
-                    f"epoch {epoch[0].epoch}: {batches[most]} batches at rank {most}, "
-                    f"{batches[least]} at rank {least}"
-                )
-                yield Finding("ranks have different numbers of batches", numbers)
+            by_batches = sorted(epoch, key=lambda each: len(each.sizes))
+            least, most = by_batches[0], by_batches[-1]
+            if (common := len(least.sizes)) < len(most.sizes):
+                numbers = f"epoch {most.epoch}: {len(most.sizes)} batches at rank {most.rank}"
+                numbers += f", {common} at rank {least.rank}"
+                places = tuple(most.samples[int(most.sizes[:common].sum()) :][:5].tolist())
+                yield Finding("ranks have different numbers of batches", numbers, places)
     new = stream.identity == "content" and len(losses) > 1 and _are_new(losses[0], losses[1])
     if new:
         numbers = f"epochs {losses[0][0]} and {losses[1][0]} have no sample in common"
@@ -290,9 +289,7 @@ def _is_whole(path: Path) -> bool:
         return True
     if path.suffix == ".zip":
         return b"PK\5\6" in tail
-    return path.suffix not in ends or (
-        tail.endswith(ends[path.suffix]) and (path.suffix != ".tar" or size % 512 == 0)
-    )
+    return tail.endswith(ends.get(path.suffix, b"")) and (path.suffix != ".tar" or size % 512 == 0)
 
 
 def of_resume(before: Received, after: Received) -> list[Finding]:
@@ -318,7 +315,8 @@ def _of_resumed(whole: Stream, at: int) -> Iterator[Finding]:
         same = [(a, b) for a in whole.passes if a.epoch < at for b in then if a.rank == b.rank]
         equal = any(len(a.samples) > 3 and np.array_equal(a.samples, b.samples) for a, b in same)
         if equal and whole.facts["shuffles"]:
-            yield Finding("a resume begins the order of an earlier epoch", f"after epoch {at - 1}")
+            places = tuple(then[0].samples[:5].tolist())
+            yield Finding("a resume begins the order of an earlier epoch", f"after epoch {at - 1}", places)
         return
     had, got = counts_of(last, size), counts_of(then, size)
     arrived = f"{int(had.sum()):,} samples before the resume, {int(got.sum()):,} in the first epoch after it"

@@ -73,13 +73,8 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
     yield f"verdict: {verdict['name']}"
     because = verdict["because"].items()
     facts = (f"{_NAMES.get(name, name.replace('_', ' '))} {text_of(name, value)}" for name, value in because)
-    yield from rows(
-        because=", ".join(facts),
-        missing=", ".join(verdict["missing"]),
-        next=verdict["next"],
-        forecast=record["forecast"],
-        end=record.get("ended"),
-    )
+    yield from rows(because=", ".join(facts), missing=", ".join(verdict["missing"]), next=verdict["next"])
+    yield from rows(forecast=record["forecast"], end=record.get("ended"))
 
 
 def rows(**texts: str | None) -> Iterator[str]:

@@ -95,9 +95,9 @@ class Stream:
     def name(self, place: int) -> str:
         """Return what a sample is called."""
         number = int(self.ids[place])
-        return (
-            str(number) if self.identity == "index" else self.names.get(number, f"{number & 2**64 - 1:016x}")
-        )
+        if self.identity != "index":
+            return self.names.get(number, f"{number & 2**64 - 1:016x}")
+        return f"{number % (1 << 40)} of rank {number >> 40}" if self.facts["parts"] else str(number)
 
 
 @dataclass(frozen=True)

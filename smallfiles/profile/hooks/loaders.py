@@ -14,6 +14,7 @@ from typing import Any, cast
 from .moments import guarded, shm
 
 _LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _COVERING = "SequentialSampler RandomSampler DistributedSampler SeedableRandomSampler EpochBatches"
 _INSTALLED = ("site-packages", "dist-packages", "smallfiles_hooks")
 _KNOWN = ("torch.utils.data.", "accelerate.", "lightning.", "webdataset.")
@@ -115,9 +116,7 @@ def place() -> dict[str, int]:
     if getattr(jax, "client", None) is not None:
         return {"rank": jax.process_id, "world": jax.num_processes}
     launched = next((name for name in _LAUNCHED if os.environ.get(name, "").isdigit()), None)
-    size = next(
-        (os.environ[n] for n in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if n in os.environ), "1"
-    )
+    size = next((os.environ[name] for name in _SIZES if name in os.environ), "1")
     return {"rank": int(os.environ[launched]) if launched else 0, "world": int(size)}
 
 

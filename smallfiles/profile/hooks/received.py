@@ -24,7 +24,7 @@ import time
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from . import moments, watch
 from .loaders import digest, grain_facts, grain_places, grain_positions, loader_facts, node_before, node_facts
@@ -33,6 +33,8 @@ KEY = "SMALLFILES_AUDIT_KEY"
 MADE, GOT, ENDED, DELIVERED, SAVED, SKIPPED = 1, 2, 3, 4, 5, 6
 INDEX, NAME, FILE, CONTENT = 1, 2, 3, 4
 """The identities of a sample, the best one first."""
+Identities: TypeAlias = list[tuple[int, Any]]
+"""Identities of the samples of a batch, by kind."""
 NAMED = struct.Struct("=qH")
 _NAME_BYTES = 64 << 20
 _WHOLE_BYTES, _END_BYTES, _WORDS = 4096, 512, 128
@@ -70,11 +72,9 @@ def content(item: Any, depth: int = 0) -> bytes:
         return head + sampled(item if item.flags.c_contiguous and item.ndim else item.tobytes())
     if hasattr(item, "tobytes") and hasattr(item, "mode"):
         return f"{item.mode}{item.size}".encode() + sampled(item.tobytes())
-    return (
-        content(vars(item), depth + 1)
-        if depth < 6 and hasattr(item, "__dict__")
-        else repr(type(item)).encode()
-    )
+    if depth < 6 and hasattr(item, "__dict__"):
+        return content(vars(item), depth + 1)
+    return repr(type(item)).encode()
 
 
 def numbers(value: Any) -> list[Any]:
@@ -185,7 +185,7 @@ class Recorder:
         self.attempt(self.made, about["pass"], about["items"] or [])
         return batch
 
-    def made(self, number: int, found: list[tuple[int, Any]]) -> None:
+    def made(self, number: int, found: Identities) -> None:
         """Write the identities of a batch: one list for each kind that all of its samples have."""
         words = array("q")
         for kind, values in found or [(0, [])]:
@@ -193,7 +193,7 @@ class Recorder:
             words.extend(values)
         self.write("log", words.tobytes())
 
-    def items(self, fetcher: Any, data: Any) -> list[tuple[int, Any]]:
+    def items(self, fetcher: Any, data: Any) -> Identities:
         """Return the identities of the samples of a batch, by kind."""
         window = self.windows[max(self.windows)] if self.windows else []
         self.windows = defaultdict(list)
@@ -209,16 +209,14 @@ class Recorder:
         except (TypeError, OverflowError):
             return [(NAME, [self.identity(each) for each in numbers(index)])]
 
-    def streamed(
-        self, fetcher: Any, samples: list[Any], window: list[tuple[int, int]]
-    ) -> list[tuple[int, Any]]:
+    def streamed(self, fetcher: Any, samples: list[Any], window: list[tuple[int, int]]) -> Identities:
         """Return the identities of samples that came without an index."""
         names = [part for sample in samples for part in key_in(sample)]
         if names and len(names) >= len(samples):
             return [(NAME, [self.identity(name) for name in names])]
         if window and (len(window) == len(samples) or not fetcher.auto_collation):
             return [(window[0][0], [number for _, number in window])]
-        found: list[tuple[int, Any]] = []
+        found: Identities = []
         files = list(self.opened_now)
         if len(files) == len(samples) == len(set(files)):
             found.append((FILE, [self.identity(name) for name in files]))
@@ -269,9 +267,7 @@ class Recorder:
             self.attempt(self.log, self.arrival, about["pass"], -1, 0)
         return batch
 
-    def processed(
-        self, original: Callable[..., Any], iterator: Any, data: Any, worker: int, *more: Any
-    ) -> Any:
+    def processed(self, original: Any, iterator: Any, data: Any, worker: int, *more: Any) -> Any:
         """Note from which worker a batch came; an error that a worker sends has its place, too."""
         if about := getattr(iterator, "_smallfiles", None):
             self.attempt(self.log, self.arrival, about["pass"], worker, 0)
@@ -300,9 +296,7 @@ class Recorder:
                 self.attempt(self.log, DELIVERED, about["pass"], about["got"] - (not about.get("ended")), 0)
             yield batch
 
-    def whole(
-        self, facts: dict[str, Any], batches: Iterator[Any], ids: Callable[[Any], Any]
-    ) -> Iterator[Any]:
+    def whole(self, facts: dict[str, Any], batches: Iterator[Any], ids: Any) -> Iterator[Any]:
         """Record a loader that says itself which samples are in a batch."""
         number = 0
         for batch in batches:
