@@ -166,7 +166,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
 
 
 def _with_files(manifest: Manifest) -> npt.NDArray[np.intp]:
-    """The rows to measure: where a table names a missing file it has no bytes, and `pack` asks what to do."""
+    """Return the rows to measure: those whose files exist. `pack` asks what to do about missing files."""
     if "bytes" in manifest.table.column_names:
         known = np.flatnonzero(manifest.table.column("bytes").is_valid().to_numpy())
         if len(known):
@@ -198,14 +198,14 @@ def advise(
     options: SourceOptions = _USUAL,
     records: Sequence[Record] = (),
 ) -> Advice:
-    """What to do with data that was measured.
+    """Recommend what to do with data that was measured.
 
     Args:
-        found: What one node sees.
-        plan: The training.
-        data: How the data is named in commands.
-        options: How it is read.
-        records: What was measured on the storage, as for `costs_of`.
+        found: The measurements from one node.
+        plan: The planned training.
+        data: The path of the data in commands.
+        options: The options for reading the data.
+        records: Measurements of the storage, as for `costs_of`.
     """
     wanted = plan.gpus * plan.batch / plan.step_s
     most = max(1, found.cpus // plan.gpus)
@@ -248,10 +248,10 @@ def advise(
 
 
 def _storage_of(found: Measured, plan: TrainingPlan, storage: Storage) -> Storage:
-    """The storage whose operations take what was measured, without load.
+    """Return a storage model whose operations need the measured time without load.
 
-    The time of a file holds two operations, its read request and its bytes. The server's part of an operation
-    is `metadata_threads / metadata_ops_s`, so it has no more threads than fill the measured time.
+    The time of a file consists of two operations, a read request, and the transfer of its bytes. The server
+    works on an operation for `metadata_threads / metadata_ops_s`, which limits its threads.
     """
     ops = plan.metadata_ops_s or storage.metadata_ops_s
     bytes_s = found.sample_bytes * (1 / storage.target_bytes_s + 1 / storage.node_bytes_s)
@@ -267,7 +267,9 @@ def _storage_of(found: Measured, plan: TrainingPlan, storage: Storage) -> Storag
 
 
 def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
-    """Parameters of the model from records of `bench read` and `bench load`; defaults for the rest.
+    """Derive parameters of the model from records of `bench read` and `bench load`.
+
+    All other parameters keep their defaults.
 
     For random reads, the additional time of a plain file is that of an open and a close; the time of a packed
     file without its bytes is that of a request. Cold reads are used if there are any. These are the costs of
@@ -311,7 +313,10 @@ def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
 
 
 def _probed(found: dict[str, Record]) -> Storage:
-    """An open and a small read are waits of one; the fastest reads fill what one node gets."""
+    """Derive the storage model from probes.
+
+    Single operations give latency and request time. The fastest reads give the bandwidth of a node.
+    """
     small = min((each for each in found.values() if each.what == READS), key=lambda each: each.bytes)
     fastest = max(each.bytes / each.seconds for each in found.values())
     return Storage(node_bytes_s=fastest, latency_s=found["open"].seconds, request_s=small.seconds)

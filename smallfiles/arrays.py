@@ -96,15 +96,15 @@ class GrowingStrings:
         self._ends.add(ends.astype(np.int32).data.cast("B"))
 
     def finish(self) -> pa.StringArray:
-        """All of it as one Arrow array over the bytes collected, without a copy."""
+        """Return the collected strings as one Arrow array, without a copy."""
         return pa.StringArray.from_buffers(len(self._ends) // 4 - 1, self._ends.finish(), self._data.finish())
 
 
 class GrowingNumbers:
-    """Whole numbers that grow likewise.
+    """A column of whole numbers that grows without ever being held twice.
 
     Args:
-        kind: Their Arrow type.
+        kind: The Arrow type of the numbers.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -116,14 +116,17 @@ class GrowingNumbers:
             self._data.add(to_numpy(numbers).data.cast("B"))
 
     def finish(self) -> pa.Array:
-        """All of it as one Arrow array over the bytes collected, without a copy."""
+        """Return the collected numbers as one Arrow array, without a copy."""
         count = len(self._data) * 8 // int(self._kind.bit_width)
         return pa.Array.from_buffers(self._kind, count, [None, self._data.finish()])
 
 
 @contextmanager
 def plain_allocator() -> Iterator[None]:
-    """Have Arrow ask the C library for memory meanwhile: its own takes 4 MB for the first kilobyte."""
+    """Make Arrow use the C library's allocator inside the block.
+
+    Arrow's own allocator reserves 4 MB for the first kilobyte.
+    """
     usual = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
@@ -133,24 +136,27 @@ def plain_allocator() -> Iterator[None]:
 
 
 def give_back_memory() -> None:
-    """Return what loading needed for a moment: 60 to 110 MB for ImageNet, kept by the allocators else."""
+    """Return memory that loading needed only for a moment to the system.
+
+    The allocators would otherwise keep 60 to 110 MB for ImageNet.
+    """
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError, OSError):  # only the GNU C library has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def too_large() -> ManifestError:
-    """The error for a column beyond what one Arrow array holds."""
+    """Return the error for a column that is larger than one Arrow array can be."""
     return fault("a column is larger than 2 GB", "a smaller set", "Cut the set into several manifests")
 
 
 def is_arrow(values: Any) -> bool:
-    """Whether values are an Arrow column already."""
+    """Check whether values are already an Arrow column."""
     return isinstance(values, pa.Array | pa.ChunkedArray)
 
 
 def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Numbers of an Arrow column without nulls as NumPy, read-only, over the same memory.
+    """Return the numbers of an Arrow column without nulls as a read-only NumPy view, without a copy.
 
     Arrow's own `to_numpy` would first import pandas where that is installed: a second and 40 MB for nothing.
     """
@@ -163,14 +169,20 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
-    """The type in NumPy of numbers or truth values; Arrow's `to_pandas_dtype` needed pandas before 18."""
+    """Return the NumPy type for an Arrow type of numbers or truth values.
+
+    Before Arrow 18, `to_pandas_dtype` needed pandas for this.
+    """
     if pa.types.is_boolean(kind):
         return np.dtype(np.bool_)
     return np.dtype(f"{'f' if pa.types.is_floating(kind) else 'i'}{kind.bit_width // 8}")
 
 
 def text_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each text begins, and where the last one ends, in the bytes of all; without nulls."""
+    """Return the offsets of texts without nulls, and the bytes of all texts joined.
+
+    Text i lies between offsets i and i + 1.
+    """
     if not len(texts):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
     _, borders, data = texts.buffers()
@@ -179,18 +191,24 @@ def text_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArra
 
 
 def as_integers(values: npt.NDArray[Any]) -> memoryview[int]:
-    """As Python integers at a third of the cost of NumPy's, and without 32 bytes for each."""
+    """Return a view whose elements are Python integers.
+
+    An element costs a third of what a NumPy integer costs, and no list with 32 bytes per number is made.
+    """
     return np.ascontiguousarray(values, np.int64).data.cast("B").cast("q")
 
 
 def spread(count: int, some: int) -> list[int]:
-    """So many row numbers of `count`, from the first to the last; all of them if there are fewer."""
+    """Choose `some` evenly spread row numbers out of `count`, the first and the last among them.
+
+    If there are at most `some` rows, all of them are chosen.
+    """
     rows: list[int] = np.unique(np.linspace(0, max(count - 1, 0), min(some, count), dtype=np.int64)).tolist()
     return rows
 
 
 def from_numpy(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> pa.Array:
-    """Numbers of 64 bits as Arrow, over the same memory.
+    """Return 64-bit numbers as an Arrow array, without a copy.
 
     `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
     """
@@ -199,7 +217,7 @@ def from_numpy(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> pa.Ar
 
 
 def scalar(value: str | int | None) -> pa.Scalar:
-    """A string, a whole number or a missing string, to compare a column with.
+    """Return a string, a whole number, or a missing string as an Arrow scalar, to compare a column with it.
 
     `pa.scalar`, and every function of `pyarrow.compute` that is given a Python value, would first import
     pandas where that is installed: packing a folder then took twice the processor time.
@@ -208,12 +226,12 @@ def scalar(value: str | int | None) -> pa.Scalar:
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Strings, lists of them or whole numbers as Arrow, null for None.
+    """Return strings, lists of strings, or whole numbers as an Arrow array, with null for None.
 
     `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
 
     Args:
-        values: What is known to be of the type.
+        values: Values that are known to have this type.
         kind: `string`, `list<string>` or an integer type.
     """
     if pa.types.is_list(kind):
@@ -238,7 +256,7 @@ def _borders(lengths: Iterable[int]) -> pa.Buffer:
 
 
 def one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """An Arrow column as a single array."""
+    """Join the chunks of an Arrow column into a single array."""
     if not isinstance(values, pa.ChunkedArray):
         return values
     if values.num_chunks == 1:
@@ -250,7 +268,7 @@ def one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def strings(values: Any, what: str, name: Namer, *, nullable: bool = False) -> pa.StringArray:
-    """Strings in UTF-8.
+    """Convert values to an Arrow column of strings, and refuse all that are not strings in UTF-8.
 
     Args:
         values: Strings, or an Arrow column of them.
@@ -282,10 +300,10 @@ def strings(values: Any, what: str, name: Namer, *, nullable: bool = False) -> p
 
 
 def valid(found: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
-    """An Arrow column of somebody else as one of a like type.
+    """Validate an Arrow column from another program, and cast it to a similar type.
 
     Raises:
-        ManifestError: It is no such column inside.
+        ManifestError: The bytes inside the column do not fit its type.
     """
     try:
         found.validate(full=True)
@@ -303,14 +321,16 @@ def fault_of(
     expected: str,
     next_step: str = NEXT_STEP,
 ) -> ManifestError:
-    """The error that counts the rows with a problem and shows the first few entries."""
+    """Return the error that counts the rows with a problem and shows the first few entries."""
     found = ((values[row].as_py() if is_arrow(values) else values[row], row) for row in rows)
     shown = first_few((f"{short(value)} ({name(row)})" for value, row in found), len(rows))
     return fault(f"{counted(rows, what)} {problem}: {shown}", expected, next_step)
 
 
 def integers(values: Any, what: str, name: Namer, *, nullable: bool = False) -> pa.Array:
-    """Whole numbers as int64; truth values and floats are refused, whatever they are equal to.
+    """Convert whole numbers to an int64 column.
+
+    Truth values and floats are refused, even if they are equal to whole numbers.
 
     Args:
         values: Integers, a NumPy array or an Arrow column of them.
@@ -348,32 +368,35 @@ def _fits(value: int) -> bool:
 
 
 def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Truth values without nulls as NumPy; `to_numpy` would import pandas where it is: a second and 40 MB."""
+    """Return truth values without nulls as a NumPy array.
+
+    `to_numpy` would first import pandas where it is installed, which costs a second and 40 MB.
+    """
     stop = found.offset + len(found)
     bits = np.frombuffer(found.buffers()[1], np.uint8) if len(found) else np.zeros(0, np.uint8)
     return np.unpackbits(bits, count=stop, bitorder="little")[found.offset :].view(np.bool_)
 
 
 def joined(*texts: pa.Array | pa.ChunkedArray | pa.Scalar) -> pa.Array | pa.ChunkedArray:
-    """The texts of each row, one after the other; null where one is."""
+    """Concatenate the texts of each row. The result is null where any of them is null."""
     return pc.binary_join_element_wise(*texts, scalar(""))
 
 
 def folders_of(paths: pa.Array) -> pa.Array:
-    """The folder of each path, with a trailing slash; empty without one."""
+    """Return the folder of each path with a trailing slash, or an empty text if the path has none."""
     return pc.replace_substring_regex(paths, r"(?s)[^/]*$", "")
 
 
 def file_names_of(paths: pa.Array) -> pa.Array:
-    """Each path without its folder."""
+    """Return the file name of each path, without its folder."""
     return pc.replace_substring_regex(paths, r"(?s)^.*/", "")
 
 
 def stems_of(paths: pa.Array) -> pa.Array:
-    """Each path without its suffix."""
+    """Return each path without its suffix."""
     return pc.replace_substring_regex(paths, r"\.[^./]*$", "")
 
 
 def suffixes_of(paths: pa.Array) -> pa.Array:
-    """The suffix of each path in lower case, with its dot; empty without one."""
+    """Return the suffix of each path in lower case with its dot, or an empty text if it has none."""
     return pc.utf8_lower(pc.replace_substring_regex(paths, r"(?s)^.*?(\.[^./]*)?$", r"\1"))

@@ -190,17 +190,17 @@ def created(path: Path) -> Iterator[None]:
 
 
 def folder_of(out: Path) -> Path:
-    """Where a run of `out` writes."""
+    """Return the folder in which a run that makes `out` writes until it is complete."""
     return out.parent / f".{out.name}.packing"
 
 
 def bytes_and_files_of(out: Path) -> tuple[int, int]:
-    """What an earlier run of `out` left on the disk, which a resuming run need not write again."""
+    """Count the bytes and files that an interrupted run of `out` left, which a resuming run keeps."""
     return bytes_and_files_in(folder_of(out))
 
 
 def bytes_and_files_in(folder: Path) -> tuple[int, int]:
-    """Bytes on disk, and the number of files and folders, below a folder; zeros if it does not exist."""
+    """Count the bytes on disk and the files and folders below a folder. Both are 0 if it does not exist."""
     taken = files = 0
     for where, folders, names in os.walk(folder):  # its owner may remove files meanwhile
         for name in (*folders, *names):

@@ -136,7 +136,7 @@ def draw(reader: Reader, seed: int = 0, given: Groups | None = None) -> Sheet:
 
 
 def _chosen(reader: Reader, rng: np.random.Generator) -> tuple[list[tuple[str, Sequence[int]]], int]:
-    """Headings with rows of samples, and how many classes there are (0 where they have no labels)."""
+    """Choose rows of samples under headings, and count the classes (0 if samples have no labels)."""
     labels = _labels(reader)
     if labels is None:
         some = rng.permutation(len(reader))[: ROWS * COLUMNS // 2]
@@ -168,7 +168,7 @@ def _class_name(reader: Reader, label: int) -> str:
 
 
 def _tile(reader: Reader, row: int) -> Tile:
-    """A sample: its first file, its further files, and its values as text."""
+    """Make the tile of a sample: its default file, its other files, and its values as text."""
     key = PurePosixPath(reader.key(row))
     first = _part(key.name, lambda: _of_first(reader, row, key.suffix.lower()))
     more = [
@@ -201,7 +201,7 @@ def _of_first(reader: Reader, row: int, suffix: str) -> Shown:
 
 
 def _of_values(reader: Reader, row: int, found: dict[str, Any]) -> tuple[str, ...]:
-    """Lines of the further values of a sample, which are put into `found`."""
+    """Put the other values of a sample into `found`, and return them as lines of text."""
     further = further_fields(reader.fields)
     names = [name for name, kind in further.items() if not is_blob(kind)]
     found.update(reader.table(names, [row]).to_pylist()[0])
@@ -282,7 +282,7 @@ def _write_picture(sheet: Sheet, name: str, path: Path) -> None:
 
 
 def _heights(tiles: Sequence[Tile]) -> list[tuple[int, int]]:
-    """Pixels that each part of these samples needs: for its picture or text, and for the lines below."""
+    """Return the pixels that each part of these samples needs: inside for picture or text, and below it."""
     found = []
     for parts in itertools.zip_longest(*(tile.parts for tile in tiles), fillvalue=Tile()):
         texts = [_texts(part) for part in parts]
@@ -293,7 +293,7 @@ def _heights(tiles: Sequence[Tile]) -> list[tuple[int, int]]:
 
 
 def _texts(tile: Tile) -> tuple[list[str], list[str]]:
-    """Lines in place of a picture, and lines below it."""
+    """Return the lines in place of a picture, and the lines below it."""
     named = [_cut(tile.name)] if tile.name else []
     if tile.picture is not None:
         return [], [*named, *map(_cut, tile.lines)][:_LINES_BELOW]
@@ -305,7 +305,7 @@ def _texts(tile: Tile) -> tuple[list[str], list[str]]:
 
 
 def _paste(canvas: Image.Image, tile: Tile, place: tuple[int, int], height: int, font: Font) -> None:
-    """A part of a sample: its picture or text, then its name and what is known of it."""
+    """Paste a part of a sample onto the sheet: its picture or text, then its name and facts."""
     (left, top), pen = place, ImageDraw.Draw(canvas)
     inside, below = _texts(tile)
     if tile.picture is not None:
@@ -327,7 +327,7 @@ def _cut(line: str) -> str:
 
 
 def _font(size: int) -> Font:
-    """A font with the letters of most languages, where the system has one; else Pillow's own."""
+    """Load a font with the letters of most languages, or else Pillow's own font."""
     try:
         return ImageFont.truetype("DejaVuSans.ttf", size)
     except OSError:

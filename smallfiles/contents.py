@@ -181,12 +181,12 @@ def alike(name: str, data: Buffer) -> str | None:
 
 NPY_SUFFIX = ".npy"
 _MOST_HEADER = 12 + 10_000
-"""Bytes; NumPy reads no longer header."""
+"""The longest header that NumPy reads, in bytes."""
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def array_view(data: Buffer) -> npt.NDArray[Any]:
-    """The array in the bytes of a `.npy` file, which are not copied.
+    """Return the array in the bytes of a `.npy` file, without a copy.
 
     Args:
         data: The whole file.
@@ -195,7 +195,8 @@ def array_view(data: Buffer) -> npt.NDArray[Any]:
         The array; read-only if the bytes are.
 
     Raises:
-        ValueError: It is no such file, is cut off or goes on behind the array, or holds pickled objects.
+        ValueError: The bytes are not a `.npy` file, are truncated, continue after the array, or contain
+            pickled objects.
     """
     file = io.BytesIO(data[:_MOST_HEADER])
     version = npy.read_magic(file)

@@ -84,7 +84,7 @@ def write(reader: Reader, licence: str | None = None) -> Path:
 
 
 def describe(reader: Reader, licence: str | None = None) -> dict[str, Any]:
-    """The card as a JSON object; reads each file once, for its SHA-256."""
+    """Return the card as a JSON object. Each file is read once, for its SHA-256."""
     facts, path = reader.info(), Path(reader.path)
     packed = (facts.get("provenance") or {}).get("schema") or {}
     objects = _objects(_files(path, facts["format"]), path.parent)
@@ -107,7 +107,7 @@ def describe(reader: Reader, licence: str | None = None) -> dict[str, Any]:
 
 
 def _files(path: Path, format: str) -> list[Path]:
-    """The files of a set, those that `annotate` added last."""
+    """List the files of a set, with the files that `annotate` added last."""
     if format == "files":
         raise UsageError(
             f"{path} is a tree of files",
@@ -123,7 +123,7 @@ def _files(path: Path, format: str) -> list[Path]:
 
 
 def _objects(files: list[Path], root: Path) -> list[dict[str, Any]]:
-    """A FileObject of each file, read once."""
+    """Return a FileObject for each file, which is read once."""
     found = []
     total = sum(file.stat().st_size for file in files)
     note(f"reading {bytes_text(total)} once, for SHA-256")
@@ -153,12 +153,12 @@ def _encoding(suffix: str) -> str:
 
 
 def _columns(name: str, file: str, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The record set that describes the columns of a file."""
+    """Return the record set that describes the columns of a file."""
     return _record_set(name, [_field(name, each, kind, file) for each, kind in columns.items()])
 
 
 def _fields_of(reader: Reader) -> dict[str, Any]:
-    """The type of each field that was packed, JSON objects excepted."""
+    """Return the type of each packed field except JSON objects."""
     every = reader.table(rows=[]).schema
     values = {each.name: each.type for each in every if each.name not in (META, *reader.added())}
     targets = {name: values.pop(name) for name in TARGETS if name in values}
@@ -168,7 +168,7 @@ def _fields_of(reader: Reader) -> dict[str, Any]:
 
 
 def _kind(suffixes: Iterable[str]) -> str:
-    """The type of files with these suffixes."""
+    """Return the type of files with these suffixes."""
     kinds = {_encoding(suffix).partition("/")[0] for suffix in suffixes}
     known = {"image": "sc:ImageObject", "audio": "sc:AudioObject", "video": "sc:VideoObject"}
     return known.get("".join(kinds), "sc:Text")  # several kinds: no name of any
@@ -204,7 +204,7 @@ def _record_set(name: str, fields: list[dict[str, Any]], **more: Any) -> dict[st
 
 
 def _inline(name: str, kind: str, types: Sequence[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A record set whose rows stand in the card; none if there are no rows."""
+    """Return a record set whose rows are in the card, or an empty list if there are no rows."""
     if not rows:
         return []
     fields = [

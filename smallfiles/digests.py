@@ -72,14 +72,16 @@ def byte_order(keys: pa.Array) -> RowOrder:
 
 
 def in_order(column: pa.Array, order: RowOrder, start: int, count: int) -> pa.Array:
-    """Some entries of a column in an order of its rows."""
+    """Return `count` entries of a column, from position `start` of an order of its rows."""
     if isinstance(order, range):
         return column.slice(start, count)
     return column.take(order.slice(start, count))
 
 
 def key_digest(keys: pa.Array) -> str:
-    """xxh3_128 of keys in their order, each with a NUL behind it: binds what has no keys to those that have.
+    """Hash the keys in their order, each followed by a NUL, with xxh3_128.
+
+    The result connects files without keys, such as added columns, to the packed set that has the keys.
 
     Args:
         keys: String array without nulls.
@@ -91,7 +93,9 @@ def key_digest(keys: pa.Array) -> str:
 
 
 def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
-    """xxh3 of each name: equal ones are found among these in a tenth of what a table of names takes.
+    """Hash each name with xxh3.
+
+    Finding equal names among these hashes needs a tenth of the memory that a table of the names would need.
 
     Args:
         names: String array without nulls.
@@ -141,7 +145,7 @@ def set_digest(
 
 
 def _lines(keys: pa.Array, texts: pa.Array | pa.Scalar, end: bytes = b"\n") -> memoryview:
-    """The text that is hashed, as the data buffer of an Arrow array: no Python string a line."""
+    """Return the text to be hashed as the data buffer of an Arrow array, without a Python string per line."""
     ended = pc.binary_join_element_wise(texts, _scalar(b""), _scalar(end))
     lines = pc.binary_join_element_wise(keys.cast(pa.large_string()), ended, _scalar(b"\0"))
     _, offsets, data = lines.buffers()
@@ -189,7 +193,7 @@ class ContentDigest:
         path.write_text(json.dumps(self.record(), indent=0) + "\n", encoding="utf-8")
 
     def record(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the digest as a dictionary that JSON can store."""
         facts = {name: getattr(self, name) for name in ("algorithm", "block_bytes", "file_bytes")}
         return {**facts, "blocks": list(self.blocks)}
 
@@ -239,13 +243,13 @@ class ContentDigest:
         return digest
 
     def block_is_intact(self, number: int, data: Buffer) -> bool:
-        """Whether `data` is block `number`; staging checks each block that it copied."""
+        """Check whether `data` equals block `number`. Staging checks each block that it copied."""
         return hash_block(data) == self.blocks[number]
 
     def damaged_blocks(self, path: Path, *, advance: Callable[[], None] | None = None) -> list[int]:
-        """Numbers of the blocks of `path` that are not what was written.
+        """Return the numbers of the blocks of `path` that differ from what was written.
 
-        Several are read at once, since one stream does not use what a parallel file system has.
+        Several blocks are read at once, since one stream cannot use all bandwidth of a parallel file system.
 
         Args:
             path: The file, or a copy of it.
@@ -306,7 +310,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _text_of(path: Path) -> str:
-    """The text of a plain file; anything else of its name, such as a pipe, must not be waited for."""
+    """Read the text of a plain file. Refuse anything else, such as a pipe, which could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -315,21 +319,21 @@ def _text_of(path: Path) -> str:
 
 
 def hash_block(data: Buffer) -> str:
-    """Hash of one block as hexadecimal digits."""
+    """Hash one block, and return hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def sidecar(path: Path) -> Path:
-    """The file name of the content digest of `path`."""
+    """Return the path of the file with the content digest of `path`."""
     return path.with_name(path.name + SIDECAR_SUFFIX)
 
 
 def added_fields(path: Path, names: Iterable[str] | None = None) -> list[Path]:
-    """The files with fields that `annotate` added to a packed set: `train.arrow.scores.fields.arrow`.
+    """List the files with fields that `annotate` added to a set, such as `train.arrow.scores.fields.arrow`.
 
     Args:
         path: The packed file or folder.
-        names: All names beside it, if they are known.
+        names: All names in its folder, if they are known.
     """
     if names is None:
         names = []
@@ -339,7 +343,7 @@ def added_fields(path: Path, names: Iterable[str] | None = None) -> list[Path]:
 
 
 def adds_to(name: str) -> str | None:
-    """The name of the packed set to which a file of this name adds fields."""
+    """Return the name of the packed set to which a file with this name adds fields, or None."""
     found = _ADDED.fullmatch(name)
     return found[1] if found else None
 
@@ -353,7 +357,7 @@ def refuse_sidecar(path: Path) -> None:
 
 
 class BlockHasher:
-    """Take the content digest of a file while it is written, without reading it back.
+    """Computes the content digest of a file while it is written, without reading it back.
 
     Bytes that were written in order from `start` go through `update`; what lies outside (a header
     that is patched at the end, the few blocks of HDF5 metadata) is read back by `finish`.
@@ -390,7 +394,7 @@ class BlockHasher:
 
         Args:
             path: The finished file, closed or flushed.
-            rewritten: So many of its first bytes were written again after they passed through `update`.
+            rewritten: Number of leading bytes that were written again after they passed through `update`.
 
         Raises:
             OSError: The file cannot be read back; packing tells why.
@@ -411,7 +415,7 @@ class BlockHasher:
 
 
 def digest_file(path: Path) -> ContentDigest:
-    """Content digest of a file that is already there; reads all of it.
+    """Read a whole file, and return its content digest.
 
     Raises:
         DamagedFileError: It is missing or unreadable.
@@ -425,7 +429,10 @@ def digest_file(path: Path) -> ContentDigest:
 
 
 def read_block(descriptor: int, number: int, block_bytes: int) -> bytes:
-    """One block by position, so that threads share the descriptor; shorter at the end of the file."""
+    """Read one block by position, so that threads can share the descriptor.
+
+    The last block of a file may be shorter.
+    """
     start = number * block_bytes
     data = os.pread(descriptor, block_bytes, start)
     while len(data) < block_bytes and (

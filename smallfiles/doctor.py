@@ -85,12 +85,12 @@ class Finding:
 
 
 def judged(name: str, value: str, *rules: tuple[object, Verdict, str]) -> Finding:
-    """A finding by the first rule that applies; without one all is well.
+    """Make a finding by the first rule that applies. If no rule applies, all is well.
 
     Args:
-        name: What was looked at.
-        value: What was seen.
-        rules: Whether each applies, its verdict, its advice.
+        name: What was examined.
+        value: The value that was found.
+        rules: For each rule whether it applies, its verdict, and its advice.
     """
     verdict, advice = next((rule[1:] for rule in rules if rule[0]), ("ok", ""))
     return Finding(name, value, verdict, advice)
@@ -122,7 +122,7 @@ def examine(*paths: Path, workshop: bool = False) -> list[Finding]:
 
 
 def _guarded(name: str, part: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """The findings of one part; if it breaks, those so far and one that says so."""
+    """Collect the findings of one part. If it fails, add a finding that says so."""
     found: list[Finding] = []
     try:
         found.extend(part())
@@ -134,7 +134,7 @@ def _guarded(name: str, part: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def _hardware() -> Iterator[Finding]:
-    """Python, usable CPUs, memory limit, open-file limit."""
+    """Yield findings on Python, usable CPUs, memory limit, and open-file limit."""
     yield Finding("Python", f"{platform.python_version()} ({sys.executable})")
     yield _cpus(machine.usable_cpus(), os.cpu_count() or 1)
     yield _memory(machine.memory_limit())
@@ -178,7 +178,7 @@ def _open_files() -> Finding:
 
 
 def _scheduler() -> Iterator[Finding]:
-    """One finding: the job we are in, the login node we are on, or that there is no SLURM."""
+    """Yield a finding on the present job or login node, or that there is no SLURM."""
     here = machine.node()
     if os.environ.get("SLURM_JOB_ID"):
         nodes = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES") or "1"
@@ -202,7 +202,7 @@ def _scheduler() -> Iterator[Finding]:
 
 
 def _storage(folders: Sequence[Path]) -> Iterator[Finding]:
-    """Folders with quota and striping, the environment, temporary and memory-backed storage, HDF5 locking."""
+    """Yield findings on folders (quota, striping), temporary and memory-backed storage, and HDF5 locking."""
     with timeout(_PATIENCE_S):
         for folder in folders:
             try:
@@ -219,7 +219,7 @@ def _storage(folders: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _summary(found: machine.FileSystem) -> str:
-    """A file system in a few words."""
+    """Describe a file system in a few words."""
     inodes = "" if found.inodes_free is None else f" and {found.inodes_free:,} files"
     place = "shared" if found.shared else "local"
     large = found.block_bytes > USUAL_BLOCK_BYTES
@@ -249,7 +249,7 @@ def _folder(folder: Path) -> Finding:
 
 
 def _quota(folder: Path) -> Iterator[Finding]:
-    """The quota, where a tool reports it."""
+    """Yield a finding on the quota, where a tool reports it."""
     found = machine.quota(folder)
     if found is None:
         return
@@ -351,7 +351,7 @@ def _is_shared(folder: Path) -> bool:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether one may create files in `folder`, or in the nearest parent that exists."""
+    """Check whether this user may create files in `folder`, or in the nearest parent that exists."""
     return os.access(existing(folder), os.W_OK | os.X_OK)
 
 
@@ -371,7 +371,7 @@ def _software() -> Iterator[Finding]:
 
 
 def _squashfs_library() -> Finding:
-    """The C library that is the second back end of pysquashfs."""
+    """Return a finding on the C library that is the second back end of pysquashfs."""
     try:
         found = library.load()
     except SquashFSError as error:
@@ -393,7 +393,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _import(name: str) -> Any:
-    """The module, or the exception that importing it raised."""
+    """Import a module. Return it, or the exception that the import raised."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -426,9 +426,9 @@ def _gpus(torch: Any) -> str:
 
 
 def _workshop(folder: Path) -> Iterator[Finding]:
-    """What each participant of a workshop needs, and which notebook shows less without it.
+    """Yield findings on what each participant needs, and which notebook shows less without it.
 
-    What a notebook lacks does not break it. But thirty people who see less than the teacher lose an hour.
+    A notebook also runs without it. But thirty people who see less than the teacher lose an hour.
     """
     place, shm = machine.filesystem(folder), nodelocal.node_local(nodelocal.SHARED_MEMORY)
     room = "Set COURSE_CACHE to a folder with more room."

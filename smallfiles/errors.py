@@ -218,7 +218,7 @@ _LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"
 
 
 def _required() -> Iterator[tuple[str, str, str]]:
-    """Name, requirement and extra ("" for none) of each package in the metadata of the installation."""
+    """Yield name, requirement, and extra ("" for none) of each package that the installation requires."""
     from importlib import metadata  # the help does without
 
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -229,7 +229,7 @@ def _required() -> Iterator[tuple[str, str, str]]:
 
 
 class SourceError(SmallfilesError):
-    """A source tree, archive or file is not what it should be."""
+    """A source tree, an archive, or a file does not have the expected content."""
 
 
 class LinkError(SourceError):
@@ -241,7 +241,7 @@ class ManifestError(SmallfilesError):
 
 
 class FormatError(SmallfilesError):
-    """A packed file is not what it should be."""
+    """A packed file does not have the expected content."""
 
 
 class DamagedFileError(FormatError):
@@ -253,7 +253,7 @@ class ReaderClosedError(FormatError):
 
 
 class OutputExistsError(SmallfilesError):
-    """We would have to overwrite something."""
+    """The output exists already, and writing would replace it."""
 
 
 class PackError(SmallfilesError):
@@ -314,8 +314,8 @@ def first_few(items: Iterable[object], total: int | None = None, limit: int = 5)
 
     Args:
         items: Sized, unless `total` says how many there are.
-        total: Their number.
-        limit: How many are named.
+        total: The number of items.
+        limit: How many items are named.
     """
     shown = [printable(str(item)) for _, item in zip(range(limit), items, strict=False)]
     rest = (len(items) if total is None else total) - len(shown)  # type: ignore[arg-type] # see above
@@ -332,7 +332,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def cannot_write(path: Path, error: OSError) -> SmallfilesError:
-    """The sentence for an OSError: the name is taken, no room, no such folder or permission, or worse."""
+    """Return the error that explains in a sentence why `path` could not be written."""
     if isinstance(error, FileExistsError) and error.filename in map(str, path.parents):
         return PackError(
             f"{path} cannot be written, since {error.filename} is a file",
@@ -349,7 +349,7 @@ def cannot_write(path: Path, error: OSError) -> SmallfilesError:
 
 
 def of_system(error: OSError, got: str) -> ResourceError:
-    """The sentence for what the system refuses, beginning with what we got."""
+    """Return the error for an operation that the system refused. Its sentence begins with `got`."""
     if error.errno in _STORAGE:
         return StorageError(got, expected="storage that answers", next_step=_STORAGE_STEP)
     usual = ("the operation to succeed", "Check the path and the file system, then try again")
@@ -409,7 +409,7 @@ def fault_of(error: BaseException) -> tuple[Literal["content", "storage", "machi
 
 
 def _is_socket(path: object) -> bool:
-    """Whether a path is a socket, which never opens as a file: that ends with ENXIO, as an outage does."""
+    """Check whether a path is a socket. Opening a socket as a file fails with ENXIO, as in an outage."""
     try:
         return isinstance(path, str | bytes | Path) and stat.S_ISSOCK(Path(os.fsdecode(path)).stat().st_mode)
     except (OSError, ValueError):
@@ -436,7 +436,7 @@ def refuse_shortage(error: BaseException, path: object) -> None:
 
 
 def fault(got: str, expected: str, next_step: str = NEXT_STEP) -> ManifestError:
-    """A ManifestError with the usual next step."""
+    """Return a ManifestError with the usual next step."""
     return ManifestError(got, expected=expected, next_step=next_step)
 
 
@@ -452,19 +452,19 @@ def summary_of(path: Path) -> Iterator[None]:
 
 
 def counted(items: Sized, what: str) -> str:
-    """`1 path is`, `3 paths are`, `3 entries are`."""
+    """Format a count with noun and verb: `1 path is`, `3 paths are`, `3 entries are`."""
     if len(items) == 1:
         return f"1 {what} is"
     return f"{len(items):,} {what[:-1] + 'ie' if what.endswith('y') else what}s are"
 
 
 def named(names: Iterable[str], total: int, problem: Callable[[str], str | None]) -> str:
-    """The first few names, each with its problem."""
+    """Format the first few names, each with its problem."""
     return first_few((f"{short(name)} {problem(name) or ''}".rstrip() for name in names), total)
 
 
 def short(value: object) -> str:
-    """The `repr` of an entry, shortened."""
+    """Return the `repr` of an entry, shortened."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"
     text = ascii(value) if isinstance(value, str) and not is_utf8(value) else repr(value)
@@ -472,7 +472,7 @@ def short(value: object) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether text can be stored: JSON allows half a surrogate pair, UTF-8 does not."""
+    """Check whether text can be stored in UTF-8. JSON allows half a surrogate pair, UTF-8 does not."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

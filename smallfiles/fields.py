@@ -1,4 +1,4 @@
-"""The named fields of a sample beside its first file: more files (blobs), and values of Arrow types.
+"""The named fields of a sample beside its default file: more files (blobs), and values of Arrow types.
 
     image.jpg  +  mask.png                  blobs: bytes of files, never re-encoded
     label, age = 31.5, boxes = [[…], …]     values: integers, floats, truth values, texts, and lists of these
@@ -51,7 +51,7 @@ _ESCAPES = (("\\", "\\\\"), ("\0", "\\0"), ("\n", "\\n"), ('"', '\\"'))
 
 
 def name_problem(name: object, *, blob: bool = False) -> str | None:
-    """What is wrong with the name of a field, to continue a sentence; None if nothing is."""
+    """Return what is wrong with the name of a field, as the end of a sentence, or None."""
     if not isinstance(name, str) or not name or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         return f"is not a text of 1 to {MAX_NAME_BYTES} bytes"
     if name in RESERVED:
@@ -64,27 +64,27 @@ def name_problem(name: object, *, blob: bool = False) -> str | None:
 
 
 def is_blob(kind: str) -> bool:
-    """Whether the kind of a field is the suffix of files, and not a type of values."""
+    """Check whether the kind of a field is a file suffix, and not a type of values."""
     return not kind or kind.startswith(".")
 
 
 def further_files(fields: Mapping[str, str]) -> dict[str, str]:
-    """Name and suffix of each field of files but the first, of all fields of a reader."""
+    """Select the blob fields of a reader except the default one: name and suffix of each."""
     return {name: kind for name, kind in list(fields.items())[1:] if is_blob(kind)}
 
 
 def further_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """The same, and name and type of all values but the label, captions and JSON objects."""
+    """Select all fields of a reader except the default one, the label, captions, and JSON objects."""
     return {name: kind for name, kind in list(fields.items())[1:] if name not in TARGETS and name != META}
 
 
 def is_boxes(name: str) -> bool:
-    """Whether a field is called box, boxes, bbox or bboxes, or ends with `_` and one of these."""
+    """Check whether a field is called box, boxes, bbox or bboxes, or ends with `_` and one of these names."""
     return _BOXES.search(name) is not None
 
 
 def name_of_first(key: str) -> str:
-    """The name of the first file of samples, by the suffix of one of their keys.
+    """Return the name of the default field, which the suffix of any key decides.
 
     Example:
         >>> name_of_first("birds/1.jpg"), name_of_first("1.wav"), name_of_first("1.xyz")
@@ -95,7 +95,7 @@ def name_of_first(key: str) -> str:
 
 
 def suffix_of(key: str) -> str:
-    """The suffix of a key in lower case, with its dot; empty without one."""
+    """Return the suffix of a key in lower case with its dot, or an empty text if it has none."""
     name = key.rpartition("/")[2]
     return "." + name.rpartition(".")[2].lower() if "." in name else ""
 
@@ -116,14 +116,15 @@ def check_names(names: Iterable[object], *, blob: bool = False) -> None:
 
 
 def is_storable(kind: pa.DataType) -> bool:
-    """Whether every format can hold values of this type, as it is or cast."""
+    """Check whether every format can store values of this type, possibly after a cast."""
     return stored_type(kind) is not None
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which values are held: of 64 bits, 32 for small floats; times and decimals as text.
+    """Return the type in which values are stored, or None if no format can store them.
 
-    One type for all lists and texts means that each format needs to know only these; None for other types.
+    Numbers have 64 bits, small floats 32. Times and decimals become text. Since all lists and texts get one
+    type, a format needs to know only a few types.
     """
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         inner = stored_type(kind.value_type)
@@ -141,11 +142,11 @@ def stored_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def value_column(name: str, values: Any) -> pa.Array:
-    """One column of values in the type in which it is held.
+    """Convert values to an Arrow column of the type in which they are stored.
 
     Args:
-        name: Of the field.
-        values: An Arrow column, or what Arrow makes one of.
+        name: Name of the field.
+        values: An Arrow column, or values that `pyarrow.array` converts.
 
     Raises:
         ManifestError: Their types differ from row to row, or no format can hold them.
@@ -169,10 +170,10 @@ def value_column(name: str, values: Any) -> pa.Array:
 
 
 def type_named(text: str) -> pa.DataType:
-    """The type of this name, as Arrow writes it.
+    """Return the Arrow type with this name, as Arrow writes it.
 
     Raises:
-        ManifestError: It is none that values are held in.
+        ManifestError: Values are not stored in a type of this name.
     """
     inner = re.fullmatch(r"list<(?:item|element): (.*)>", text)
     if inner and len(text) <= MAX_NAME_BYTES:
@@ -187,12 +188,12 @@ def type_named(text: str) -> pa.DataType:
 
 
 def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
-    """Values of a JSON file as a column of the type that the file states.
+    """Convert values from a JSON file to a column of the type that the file states.
 
     Args:
-        name: Of the field.
-        kind: From `type_named`.
-        values: Of each sample; a number that JSON does not have is the text `nan`, `inf` or `-inf`.
+        name: Name of the field.
+        kind: A type name that `type_named` accepts.
+        values: One value per sample; a number that JSON does not have is the text `nan`, `inf` or `-inf`.
 
     Raises:
         ManifestError: A value has another type.
@@ -223,7 +224,7 @@ def _check_whole(values: list[Any]) -> None:
 
 
 def _with_nan(values: list[Any]) -> list[Any]:
-    """The same with floats in place of the texts for those that JSON does not have."""
+    """Replace the texts `nan`, `inf`, and `-inf` by the floats that JSON cannot express."""
     return [
         _with_nan(each) if isinstance(each, list) else float(each) if each in ("nan", "inf", "-inf") else each
         for each in values
@@ -231,31 +232,34 @@ def _with_nan(values: list[Any]) -> list[Any]:
 
 
 def finite(value: Any) -> Any:
-    """A value as JSON can hold it: `typed_column` makes floats of the texts `nan`, `inf` and `-inf` again."""
+    """Replace floats that JSON cannot express by the texts `nan`, `inf`, and `-inf`.
+
+    `typed_column` turns these texts into floats again.
+    """
     if type(value) is list:
         return [finite(each) for each in value]
     return repr(value) if type(value) is float and value - value != 0 else value
 
 
 def value_columns(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
-    """Columns of values by name, each in the type in which it is held, in the order of their names."""
+    """Convert columns of values to the types in which they are stored, sorted by name."""
     check_names(columns)
     return {name: value_column(name, columns[name]) for name in sorted(columns)}
 
 
 def value_table(columns: Mapping[str, Any]) -> pa.Table:
-    """The same as a table."""
+    """Convert columns of values to a table, as `value_columns` does."""
     return pa.table(value_columns(columns))
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Each value as a text that no other value has, without a Python object: what the set digest covers.
+    """Write each value as a text that is unique to this value, for the set digest.
 
-    A float is the decimal of its 64 bits, or `nan` whatever its sign, as in JSON. Text is quoted,
-    a list is in brackets, a missing value is `null`.
+    A float becomes its 64 bits as a decimal number, or `nan` whatever its sign, as in JSON. Text is quoted, a
+    list is in brackets, and a missing value is `null`. No Python object is made per value.
 
     Args:
-        column: Of a type that `stored_type` names.
+        column: A column of a type that `stored_type` returns.
     """
     kind = column.type
     if pa.types.is_list(kind):
@@ -278,7 +282,10 @@ def as_text(column: pa.Array) -> pa.Array:
 
 
 def list_borders(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each list begins among `lists.flatten()`, and where the last one ends; a missing one is empty."""
+    """Return the offsets of lists in `lists.flatten()`. List i lies between offsets i and i + 1.
+
+    A missing list is empty.
+    """
     lengths = pc.fill_null(pc.list_value_length(lists), scalar(0).cast(pa.int32()))
     return np.cumsum(np.append(0, to_numpy(lengths)), dtype=np.int64)
 
@@ -288,6 +295,6 @@ def _large(text: str) -> pa.Scalar:
 
 
 def _bits(column: pa.Array) -> pa.Array:
-    """The bits of floats as whole numbers, over the same memory."""
+    """Reinterpret the bits of floats as whole numbers, without a copy."""
     validity, data = column.buffers()
     return pa.Array.from_buffers(pa.int64(), len(column), [validity, data], offset=column.offset)

@@ -1,4 +1,4 @@
-"""What the names of files and folders mean, which of them may be keys, and the options for reading a source.
+"""Interpret the names of files and folders, check which may be keys, and define the options of sources.
 
 A key is a relative, normalised POSIX path that stays inside its folder. All code that reads names from
 outside (manifests, tar members, archives) or writes files by name checks them here first, so that no hostile
@@ -74,27 +74,27 @@ def key_problem(key: str) -> str | None:
 
 
 def is_writable_name(key: str) -> bool:
-    """Whether a file of this name can exist on Linux (each component at most 255 bytes).
+    """Check whether a file with this name can exist on Linux (each component has at most 255 bytes).
 
-    A packed file holds longer names; only unpacking them onto a file system fails.
+    A packed file can contain longer names. Only unpacking them onto a file system fails.
     """
     parts = key.encode("utf-8", "surrogatepass").split(b"/")
     return all(len(part) <= MAX_COMPONENT_BYTES for part in parts)
 
 
 def suffix_of(name: str) -> str:
-    """The suffix of a file name; with the one before it where that says what was compressed."""
+    """Return the suffix of a file name. `.nii.gz` counts as one suffix."""
     lower = name.lower()
     return lower[-7:] if lower.endswith(".nii.gz") else Path(name).suffix
 
 
 def by_suffix(names: Iterable[str]) -> Counter[str]:
-    """Number of files with each suffix."""
+    """Count the files with each suffix."""
     return Counter(suffix_of(name) or "suffix-less" for name in names)
 
 
 def in_words(counts: Counter[str], most: int = 3) -> str:
-    """`3 .csv files, 1 .md file, 2 other files`."""
+    """Return the counts as text, such as `3 .csv files, 1 .md file, 2 other files`."""
     shown = counts.most_common(most)
     rest = counts.total() - sum(count for _, count in shown)
     named = [plural(count, f"{suffix} file") for suffix, count in shown]
@@ -102,7 +102,9 @@ def in_words(counts: Counter[str], most: int = 3) -> str:
 
 
 def data_suffix(counts: Mapping[str, int]) -> str | None:
-    """The suffix of most files in a set without images, if it is one of data; else of most texts.
+    """Return the suffix of most files in a set without images: of data files, or else of texts.
+
+    Return None if no such suffix has the majority.
 
     Args:
         counts: Number of files with each suffix.
@@ -130,12 +132,15 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
 def words_of(name: str) -> list[str]:
-    """The words in a name, in lower case: `trainImages`, `train2017` hold `train`; `GroundTruth` is one."""
+    """Split a name into words in lower case.
+
+    `trainImages` and `train2017` contain the word `train`. `GroundTruth` is one word.
+    """
     return [word.lower() for word in _WORD.findall(_GROUND_TRUTH.sub("_groundtruth", name))]
 
 
 def canonical_split(name: str, siblings: Iterable[str] = ()) -> str | None:
-    """`train`, `val` or `test` for the usual names of these splits (`train2017`, `seg_train`), else None.
+    """Return `train`, `val`, or `test` for a usual name of these splits (`train2017`), or else None.
 
     Args:
         name: Name of a folder.
@@ -150,9 +155,9 @@ def canonical_split(name: str, siblings: Iterable[str] = ()) -> str | None:
 
 
 def is_ignored(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a path, relative to the data set, matches one of the patterns of `--ignore`.
+    """Check whether a path, relative to the data set, matches one of the patterns of `--ignore`.
 
-    A pattern is that of a name, of a path or of the end of a path; that of a folder means all that is in it.
+    A pattern describes a name, a path, or the end of a path. A pattern for a folder covers all its content.
     """
     return any(
         fnmatchcase(path, start + pattern.removeprefix("./").rstrip("/"))
@@ -162,7 +167,7 @@ def is_ignored(path: str, patterns: Iterable[str]) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name does not belong to the data."""
+    """Check whether a file or folder with this name does not belong to the data."""
     return name.startswith(".") or name.lower() in SERVICE_FOLDERS
 
 
@@ -201,16 +206,16 @@ def choose_split(found: list[str], wanted: str | None, where: object) -> tuple[s
 
 
 def _fitting(found: list[str], wanted: str) -> list[str]:
-    """The splits of exactly this name, or else all that mean the same."""
+    """Return the splits with exactly this name, or else all whose names mean the same split."""
     exact = [name for name in found if name == wanted] or [name for name in found if name.lower() == wanted]
     return exact or [n for n in found if canonical_split(n, found) == (canonical_split(wanted) or wanted)]
 
 
 def one_or_several(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Texts as a tuple; a single one stands for itself, not for its letters.
+    """Return texts as a tuple. A single text becomes one entry, not one per letter.
 
     Raises:
-        UsageError: Something else is given.
+        UsageError: The value is neither a text nor a collection of texts.
     """
     texts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
     if not all(isinstance(text, str) for text in texts):

@@ -23,10 +23,10 @@ from typing import Any
 
 
 def names(package: str) -> Callable[[str], Any]:
-    """A `__getattr__` for the names that a package imports from its own modules.
+    """Return a `__getattr__` for the names that a package imports from its own modules.
 
     Args:
-        package: Its name.
+        package: Name of the package.
     """
 
     def find(name: str) -> Any:
@@ -46,7 +46,7 @@ def names(package: str) -> Callable[[str], Any]:
 
 @functools.cache
 def _homes(package: str) -> dict[str, str]:
-    """The module of each name."""
+    """Return the module of each name."""
     loader: Any = sys.modules[package].__loader__
     source = loader.get_source(package)
     found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))

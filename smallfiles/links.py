@@ -103,11 +103,11 @@ class Boundary:
             self._inside.add(folder)
 
     def stat(self, path: str) -> os.stat_result:
-        """The facts about a file, after the link that it may be.
+        """Return the status of a file, following the link if it is one.
 
         Raises:
-            LinkError: It is outside.
-            OSError: It cannot be looked up.
+            LinkError: The link leads out of the folder.
+            OSError: The file cannot be looked up.
         """
         self.check_folder_of(path)
         about = os.lstat(self.root + path)
@@ -202,7 +202,7 @@ def _is_hidden(name: bytes) -> bool:
 def _end(
     name: bytes, target: bytes, is_hard: bool, links: Mapping[bytes, tuple[bytes, bool]]
 ) -> bytes | str | None:
-    """The path to which a link leads in the end; why it leads nowhere, or None if it leads out."""
+    """Return the path to which a link finally leads, why it leads nowhere, or None if it leads out."""
     path = [] if is_hard else name.split(b"/")[:-1]
     rest, hops = list(_parts(target)), 0
     if target.startswith(b"/") and not is_hard:

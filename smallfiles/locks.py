@@ -90,7 +90,7 @@ def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
 
 
 def is_held(path: Path, *, shared: bool) -> bool:
-    """Whether another process holds a lock that excludes ours; creates no file."""
+    """Check whether another process holds a lock that excludes ours. No file is created."""
     descriptor = _locked(path, shared, create=False)
     if descriptor is None:
         return path.exists()
@@ -115,7 +115,7 @@ def forget(descriptor: int) -> None:
 
 
 def _locked(path: Path, shared: bool, create: bool) -> int | None:
-    """The locked file, if no running process holds it."""
+    """Lock the file, if no running process holds it, and return its descriptor, or None."""
     while True:
         descriptor = _opened(path, create)
         if descriptor is None:
@@ -153,13 +153,13 @@ def _append(descriptor: int, record: dict[str, Any]) -> None:
 
 
 def _has_holder(path: Path, descriptor: int, *, exclusive: bool, earlier: bool = False) -> bool:
-    """Whether a lock file names a running process as a holder other than this descriptor.
+    """Check whether a lock file names another running process as a holder.
 
     Args:
-        path: Of the lock file.
+        path: Path of the lock file.
         descriptor: The open file, on which the kernel has granted a lock.
-        exclusive: Count the holders of exclusive locks only.
-        earlier: Count those only that are named before this descriptor.
+        exclusive: Whether to count only the holders of exclusive locks.
+        earlier: Whether to count only the holders that are named before this descriptor.
     """
     found = os.fstat(descriptor)
     holders: dict[str, tuple[bool, Owner]] = {}
@@ -248,7 +248,7 @@ def _opened(path: Path, create: bool) -> int | None:
 
 
 def names(path: Path, descriptor: int) -> bool:
-    """Whether `path` is still the file that is open."""
+    """Check whether `path` is still the file that is open."""
     try:
         found, ours = path.lstat(), os.fstat(descriptor)
     except OSError:
@@ -361,7 +361,7 @@ class Lease:
         taken.unlink()
 
     def _is_dead(self, seen: _LeaseFile) -> bool:
-        """Whether the owner has ended. The lock says nothing: each mount of a folder may have its own."""
+        """Check whether the owner has ended. A lock proves nothing, since each mount may have its own."""
         gone = None if seen.owner is None else seen.owner.is_gone()
         if gone is not None:
             return gone
@@ -370,7 +370,7 @@ class Lease:
         return self._wait and not self._is_renewed(seen)
 
     def _is_renewed(self, seen: _LeaseFile) -> bool:
-        """Watch a lease for as long as a running owner could be silent; no two clocks are compared."""
+        """Watch a lease for as long as a running owner could be silent. No two clocks are compared."""
         until, pause_s = time.monotonic() + SILENT_S, min(1.0, HEARTBEAT_S / 2)
         with progress(None, f"check whether {_name_of(seen)} still runs", unit="checks") as bar:
             while time.monotonic() < until:
@@ -388,7 +388,7 @@ class Lease:
                     os.utime(self._path)
 
     def is_ours(self) -> bool:
-        """Whether the lease file is still that of this process."""
+        """Check whether the lease file still belongs to this process."""
         found = _read_lease(self._path)
         return found is not None and found.token == self.token
 
@@ -446,7 +446,7 @@ class _LeaseFile:
 
 
 def _read_lease(path: Path) -> _LeaseFile | None:
-    """The lease file as it is now; None if there is none."""
+    """Read the lease file as it is now, or return None if it does not exist."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             found, text = os.fstat(file.fileno()), file.read()
@@ -477,16 +477,16 @@ def _name_of(found: _LeaseFile | None) -> str:
 
 
 def folder_name(kind: str = "") -> str:
-    """Name of the private folder in any place; it tells the administrator whose memory it is."""
+    """Return the name of the private folder. It tells an administrator whose memory it occupies."""
     return f"{PREFIX}{kind}{os.geteuid()}"
 
 
 def private_folder(place: Path, kind: str = "") -> Path:
-    """The private folder of this user in `place`, created if missing.
+    """Return the private folder of this user in `place`, and create it if it is missing.
 
     Args:
         place: A directory that other users may share.
-        kind: What is kept there, if not staged copies.
+        kind: What the folder contains, if not staged copies.
 
     Raises:
         ResourceError: Its name is taken, other users could tamper with it, or it cannot be created.
@@ -510,7 +510,7 @@ def _make_private(folder: Path) -> Path:
 
 
 def existing_folder(place: Path, kind: str = "") -> Path | None:
-    """The private folder in `place` if it exists and is safe; nothing is created or changed."""
+    """Return the private folder in `place` if it exists and is safe. Nothing is created or changed."""
     folder = place / folder_name(kind)
     try:
         _refuse_open_place(place, place.stat())

@@ -41,7 +41,7 @@ def option(
     parse: Callable[[str], Any] | None = None,
     show: Callable[[Any], str] = str,
 ) -> Any:
-    """A field that is a flag too.
+    """Define a field of a configuration that is a command-line flag, too.
 
     Args:
         default: Of the field and the flag.
@@ -78,13 +78,13 @@ class _Option:
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is typing.Literal else ()
 
     def shown(self, value: Any) -> str:
-        """A value as it is typed."""
+        """Return a value as a user types it after the flag."""
         if self.more["scale"]:
             return f"{value / self.more['scale']:g}"
         return ",".join(map(str, value)) if self.several else str(self.more["show"](value))
 
     def words(self, value: Any) -> list[str]:
-        """The flag with a value."""
+        """Return the flag and a value as words of a command line."""
         if self.kind is bool:
             return [self.flag if value or not self.more["both"] else f"--no-{self.flag[2:]}"]
         if self.more["many"]:
@@ -92,7 +92,10 @@ class _Option:
         return [self.flag, self.shown(value)]
 
     def settings(self) -> dict[str, Any]:
-        """Arguments for argparse; a flag that is not given adds no attribute, for `given`."""
+        """Return the arguments for argparse.
+
+        A flag that the user omits adds no attribute, so that `given` can tell the two cases apart.
+        """
         help = self.more["help"]
         if self.default not in (None, False, True, "") and not self.more["many"]:
             help += f" (default: {self.shown(self.default)})"
@@ -179,17 +182,17 @@ def add_flags(
 
 
 def given(config: type[Any], arguments: argparse.Namespace) -> list[str]:
-    """The fields that a command line sets, also to their defaults."""
+    """Return the names of the fields that a command line sets, even if it sets them to their defaults."""
     return [each.name for each in _options(config) if each.name in arguments]
 
 
 def from_args(config: type[_Config], arguments: argparse.Namespace, **more: Any) -> _Config:
-    """The configuration of a parsed command line; other fields keep their defaults.
+    """Build a configuration from a parsed command line. Fields without a flag there keep their defaults.
 
     Args:
         config: A dataclass with options.
-        arguments: What a parser with `add_flags` has read.
-        more: Further fields.
+        arguments: The result of a parser with `add_flags`.
+        more: Values of other fields.
     """
     read = {name: getattr(arguments, name) for name in given(config, arguments)}
     lists = {name: tuple(value) for name, value in read.items() if isinstance(value, list)}
@@ -203,25 +206,25 @@ class Settings:
         check(self)
 
     def command(self, *before: str, more: Sequence[str] = ()) -> str:
-        """The equivalent command, without flags that have their defaults.
+        """Return the equivalent command, without the flags that have their defaults.
 
         Args:
-            before: Words before the flags: the verb, and what it works on.
-            more: Words behind them.
+            before: Words before the flags: the verb and its operands.
+            more: Words after the flags.
         """
         return shlex.join(["smallfiles", *before, *words(self), *more])
 
 
 def flag_of(config: type[Any], name: str) -> str:
-    """The flag of a field."""
+    """Return the command-line flag of a field."""
     return next(each.flag for each in _options(config, (name,)))
 
 
 def words(config: Any) -> list[str]:
-    """The flags of a configuration that differ from the defaults.
+    """Return the flags of all fields whose values differ from the defaults, as words of a command line.
 
     Args:
-        config: A dataclass with options.
+        config: An instance of a dataclass with options.
     """
     found: list[str] = []
     for each in _options(config):

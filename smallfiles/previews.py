@@ -64,7 +64,7 @@ class Shown:
 
 
 def of_file(data: bytes, suffix: str) -> Shown:
-    """A preview of a file.
+    """Make a preview of a file.
 
     Raises:
         ImageError, OSError, ValueError, RuntimeError, EOFError, wave.Error: It is damaged.
@@ -95,12 +95,12 @@ def _pixels(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
-    """A preview of a further file of a sample: a mask is laid over the image, if it has its size.
+    """Make a preview of another file of a sample. A mask is laid over the image if their sizes are equal.
 
     Args:
         data: The bytes of the file.
-        suffix: Its suffix.
-        first: What is shown of the sample's first file.
+        suffix: The suffix of the file.
+        first: The preview of the sample's default file.
 
     Raises:
         ImageError, OSError, ValueError, RuntimeError, EOFError, wave.Error: It is damaged.
@@ -123,7 +123,7 @@ def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
 
 
 def _numbers(data: bytes, suffix: str) -> Numbers | None:
-    """The numbers of an image of one channel, or of an array of two dimensions; None of anything else."""
+    """Return the numbers of a one-channel image or a two-dimensional array, or None for anything else."""
     if suffix == NPY_SUFFIX:
         values: Numbers = array_view(data)
         return values if values.ndim == 2 and values.dtype.kind in "biu" else None
@@ -149,7 +149,7 @@ def _painted(picture: Image.Image, classes: Numbers) -> Image.Image:
 
 
 def colour_of(number: int) -> Colour:
-    """The colour of a class."""
+    """Return the colour of a class."""
     if 0 < number <= len(_COLOURS):
         red, green, blue = bytes.fromhex(_COLOURS[number - 1][1:])
         return red, green, blue
@@ -192,14 +192,14 @@ def _lists_of_numbers(value: Any) -> list[list[float]]:
 
 
 def boxes_in(values: Mapping[str, Any]) -> dict[str, tuple[list[list[float]], list[int]]]:
-    """Boxes and their labels, by field.
+    """Return the boxes and their labels by field.
 
-    A field of boxes is called box, boxes, bbox or bboxes, or ends with `_` and one of these, and each of its
-    lists has four numbers; a single box may be a list of four. Their labels are in a field `box_labels` or
-    `labels`, a number for each; an empty list where there are none.
+    A field of boxes is called box, boxes, bbox or bboxes, or ends with `_` and one of these names. Each of
+    its lists has four numbers. A single box may be a list of four numbers. The labels are in a field
+    `box_labels` or `labels`, with one number per box. Without labels the list is empty.
 
     Args:
-        values: Of one sample.
+        values: The values of one sample.
     """
     found = {}
     for name, value in values.items():
@@ -218,7 +218,7 @@ def _is_box(value: Any) -> bool:
 
 
 def of_values(values: Mapping[str, Any], classes: Sequence[str], most: int = 8) -> tuple[str, ...]:
-    """A line for each further value of a sample; of boxes, how many of which class."""
+    """Return a line for each other value of a sample. For boxes it says how many of which class."""
     boxes = boxes_in(values)
     lines = [f"{name}: {_counted(*boxes[name], classes)}" for name in boxes]
     told = [*boxes, *(_LABELS if any(labels for _, labels in boxes.values()) else ())]
@@ -252,7 +252,7 @@ def _fit(picture: Image.Image) -> Image.Image:
 
 
 def _range(values: Numbers) -> tuple[str, ...]:
-    """From the lowest to the highest number, where there are some."""
+    """Return the range from the lowest to the highest number, if there are any."""
     finite = values[np.isfinite(values)] if values.dtype.kind in "uif" else values[:0]
     return (f"{_short(finite.min().item())} to {_short(finite.max().item())}",) if finite.size else ()
 
@@ -278,7 +278,7 @@ def _of_bytes(data: bytes, suffix: str) -> Shown:
 
 
 def _of_sound(data: bytes, suffix: str) -> Shown:
-    """The first channel: through soundfile if it is there, else Python's own reader of WAV."""
+    """Make a preview of the first channel, with soundfile if it is installed, or else Python's WAV reader."""
     try:
         import soundfile
     except (ModuleNotFoundError, OSError):  # the second: its C library is missing

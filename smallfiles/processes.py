@@ -164,15 +164,16 @@ class Owner:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The owner in words, such as `job 1234`."""
         return f"{self.kind} {self.name.rpartition('=')[2]}"
 
     def is_gone(self) -> bool | None:
-        """Whether this process has ended; None if that cannot be known from here.
+        """Check whether this process has ended. Return None if that cannot be known from here.
 
-        Nothing is known of a process on another machine or in another PID namespace, and little of one
-        that `/proc` hides. Clones of a virtual machine share the boot, so a missing process proves nothing
-        on a machine of another name.
+        Nothing is known about a process on another machine or in another PID namespace, and little about a
+        process that `/proc` hides.
+        Clones of a virtual machine share the boot, so a missing process proves nothing on a machine with
+        another name.
         """
         if not self.boot or self.boot != boot() or self.world != world():
             return None
@@ -184,7 +185,7 @@ class Owner:
         return None if is_hidden or self.host != socket.gethostname() else True
 
     def is_alive(self) -> bool:
-        """Whether it may still need its copy; True in doubt."""
+        """Check whether the owner may still need its copy. Return True in doubt."""
         if self.boot != boot():
             return False
         if self.kind == "job":
@@ -198,12 +199,12 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """The owner that this process is."""
+    """Return the owner record of this process."""
     return _owner("process", str(os.getpid()), start_time(os.getpid()))
 
 
 def this_job() -> Owner:
-    """The job of this process, or else the session of its terminal or script."""
+    """Return the job of this process, or else the session of its terminal or script."""
     for variable in JOB_VARIABLES:
         if os.environ.get(variable):
             return _owner("job", f"{variable}={os.environ[variable]}", 0)
@@ -214,10 +215,10 @@ def this_job() -> Owner:
 
 
 def names_of_this_job() -> list[Owner]:
-    """The owners that leases of this job may name.
+    """Return the owners that leases of this job may name.
 
-    A shell that ran `stage` may have become this process, for bash does not fork for the last command of
-    `bash -c`: its number and start time are ours then.
+    bash does not fork for the last command of `bash -c`. So the shell that ran `stage` may have become this
+    process, with the same number and start time.
     """
     me = os.getpid()
     return [this_job(), *(_owner(kind, str(me), start_time(me)) for kind in ("process", "session"))]
@@ -228,7 +229,7 @@ def _owner(kind: str, name: str, started: int) -> Owner:
 
 
 def start_time(pid: int) -> int:
-    """Start time of a process in ticks since boot; 0 if there is none, or only a zombie."""
+    """Return the start time of a process in ticks since boot, or 0 if it does not run or is a zombie."""
     if not _PROC.is_dir():
         return int(_exists(pid))
     fields = _stat_fields(pid)
@@ -246,7 +247,7 @@ def end(process: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
 
 
 def own_environment() -> dict[str, str]:
-    """The environment for a Python process that imports the same package as this one."""
+    """Return the environment for a Python process that imports the same package as this process."""
     paths = filter(None, (str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -260,14 +261,14 @@ def _exists(pid: int) -> bool:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; the name before it may contain anything."""
+    """Return the fields of /proc/PID/stat from the state on. The name before it may contain anything."""
     with suppress(OSError):
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
 
 
 def _session_is_alive(leader: int, started: int) -> bool:
-    """A number is not reused while a session has it, so any member will do."""
+    """Check whether any process of a session still runs. Its number is not reused while one does."""
     now = start_time(leader)
     if now and now != started:
         return False
@@ -293,7 +294,7 @@ def _belongs(pid: int, variable: str, number: str) -> bool:
 
 
 def _ask_scheduler(variable: str, number: str) -> bool | None:
-    """Whether SLURM still has the job; None without SLURM or without an answer."""
+    """Ask SLURM whether it still has the job. Return None without SLURM or without an answer."""
     squeue = shutil.which("squeue")
     if variable != "SLURM_JOB_ID" or squeue is None or not number.isdigit():
         return None
@@ -308,21 +309,21 @@ def _ask_scheduler(variable: str, number: str) -> bool | None:
 
 
 def processes() -> list[int]:
-    """The numbers of all processes."""
+    """Return the numbers of all processes."""
     with suppress(OSError):
         return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
     return []
 
 
 def boot() -> str:
-    """The boot of this machine; "" if unknown."""
+    """Return the identifier of the boot of this machine, or "" if it is unknown."""
     with suppress(OSError):
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 def world() -> str:
-    """The PID namespace of this process; "" if unknown."""
+    """Return the PID namespace of this process, or "" if it is unknown."""
     with suppress(OSError):
         return str((_PROC / "self/ns/pid").readlink())
     return ""

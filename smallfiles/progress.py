@@ -174,7 +174,7 @@ def say_notes(notes: Iterable[str]) -> None:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as text: `1.9 GB` (powers of 1000, as for disks)."""
+    """Format a number of bytes, such as `1.9 GB` (powers of 1000, as for disks)."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 99.95 else f"{count:.1f} {unit}"
@@ -183,12 +183,12 @@ def bytes_text(count: float) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """`1 image`, `2 images`, `1,281,167 images`."""
+    """Format a count with its noun: `1 image`, `2 images`, `1,281,167 images`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as text: `8 s`, `4 min 05 s`, `2 h 10 min`."""
+    """Format a duration, such as `8 s`, `4 min 05 s`, or `2 h 10 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -202,7 +202,7 @@ def _is_terminal() -> bool:
 
 
 def _in_notebook() -> bool:
-    """Whether this is a Jupyter kernel, without importing IPython."""
+    """Check whether this process is a Jupyter kernel, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     forks = sys.modules.get("multiprocessing")  # a forked child cannot reach the page

@@ -1,4 +1,4 @@
-"""The types that all rooms share: a sample, what a writer knows, what it wrote.
+"""The types that all rooms share: a sample, the schema that a writer gets, and the record of what it wrote.
 
 The trap: `Sample.data` may be a view of a larger buffer, which lives as long as one of its samples. So a
 writer releases samples soon. Notebook 03 shows why views are worth it.
@@ -55,13 +55,13 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class BlobField:
-    """A field of files, one for each sample: a mask, say.
+    """A blob field, which has one file for each sample, such as a mask.
 
     Args:
-        name: Of the field; the default field has none here.
-        suffix: Of the files, with its dot; that of the default field is in the keys.
-        total_bytes: Sum of their bytes; an upper bound if failing samples are skipped.
-        largest_bytes: The largest; likewise.
+        name: Name of the field; the default field has an empty name here.
+        suffix: Suffix of the files, with its dot. The suffixes of the default field are in the keys.
+        total_bytes: Sum of the sizes of the files; an upper bound if failing samples are skipped.
+        largest_bytes: Size of the largest file; an upper bound if failing samples are skipped.
     """
 
     name: str
@@ -127,15 +127,15 @@ class Schema:
 
     @classmethod
     def of(cls, samples: Iterable[Sample], values: pa.Table = NO_VALUES, **facts: Any) -> Schema:
-        """The schema of samples that are all at hand, such as the few that a cell of a notebook writes.
+        """Build the schema of samples that are all in memory, such as the few that a notebook cell writes.
 
         Example:
             >>> Schema.of([Sample("cat.jpg", (b"...",), 0)], pa.table({"label": [3]})).largest_bytes
             3
 
         Args:
-            samples: What will be written.
-            values: Their columns of values, such as `Reader.table` returns.
+            samples: The samples that will be written.
+            values: The columns of values of these samples, such as `Reader.table` returns.
             **facts: Other arguments; the sizes of `blobs` are counted here.
         """
         blobs = facts.pop("blobs", ())
@@ -145,19 +145,19 @@ class Schema:
 
     @property
     def all_blobs(self) -> tuple[BlobField, ...]:
-        """All fields of files alike: the default one, which has no name, and those of `blobs`."""
+        """All blob fields: the default field, which has no name, and then the fields in `blobs`."""
         return BlobField("", "", self.total_bytes, self.largest_bytes), *self.blobs
 
     @property
     def fields(self) -> dict[str, str]:
-        """Type of each further value as Arrow writes it, and suffix of each further file, for the record."""
+        """The Arrow type of each value column and the suffix of each blob field, except the standard ones."""
         kinds = {each.name: str(each.type) for each in self.values.schema if each.name not in OWN_TYPES}
         return kinds | {blob.name: blob.suffix for blob in self.blobs}
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What a writer wrote.
+    """The record of what a writer wrote.
 
     Args:
         path: The file, or the folder of shards.
@@ -182,10 +182,10 @@ class Blob(Protocol):
     def __len__(self) -> int: ...
 
     def size(self, index: int) -> int:
-        """Number of bytes of one sample's file."""
+        """Return the number of bytes of one blob."""
 
     def read(self, index: int) -> Buffer:
-        """The bytes of one sample's file; see `Reader.read`."""
+        """Return the bytes of one blob. See `Reader.read`."""
 
 
 @runtime_checkable
@@ -215,32 +215,32 @@ class Reader(Protocol):
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """Name and kind of each field, the first one first: `.jpg` for files, `int64` for values."""
+        """The name and kind of each field, the default field first: `.jpg` for blobs, `int64` for values."""
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names in label order; empty if unknown."""
 
     def keys(self) -> pa.StringArray:
-        """All keys, columnar: a list of a million Python strings would take 130 MB per process."""
+        """Return all keys as one column. A list of a million Python strings would use 130 MB per process."""
 
     def key(self, index: int) -> str:
-        """Key of one sample."""
+        """Return the key of one sample."""
 
     def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
-        """The values of fields: `label` or `captions`, `meta`, and all others.
+        """Return the values of fields: `label` or `captions`, `meta`, and all others.
 
         Args:
-            names: Of the fields; None takes those of all values.
-            rows: Numbers of samples, in any order; None takes all samples. Few rows are read from where they
-                are, so that a process holds no copy of the columns of a million samples.
+            names: Names of the fields; None means all value fields.
+            rows: Numbers of samples, in any order; None means all samples. If only a few rows are requested,
+                only these are read, so that no process keeps a copy of the columns of a million samples.
         """
 
     def target(self, index: int) -> Any:
-        """Label or captions of one sample, from `table`; a million of them are read faster at once."""
+        """Return the label or captions of one sample. Use `table` to read those of many samples at once."""
 
     def added(self) -> Mapping[str, pa.Array]:
-        """The values that `annotate` added later, which `table` has too."""
+        """Return the columns that `annotate` added later. `table` returns them, too."""
 
     @property
     def set_digest(self) -> str | None:
@@ -271,17 +271,17 @@ class Reader(Protocol):
         """Return the SHA-256 of a blob as packed (hexadecimal), where the format has it."""
 
     def info(self) -> dict[str, Any]:
-        """JSON-ready facts: format, samples, bytes, layout, provenance."""
+        """Return facts that JSON can store: format, samples, bytes, layout, and provenance."""
 
     def close(self) -> None:
         """Release the file; later reads raise an error."""
 
     def __iter__(self) -> Iterator[Sample]:
-        """All samples in stored order; their rows are those of `table`."""
+        """Yield all samples in stored order. The row of a sample is its row in `table`."""
 
 
 class ByteStore(Protocol):
-    """Where the bytes of a manifest's paths come from: a folder, or a tar file read in place.
+    """The source of the bytes of a manifest's paths: a folder, or a tar file that is read in place.
 
     Thread-safe and picklable, since packing keeps many reads in flight.
     """
@@ -290,7 +290,10 @@ class ByteStore(Protocol):
     """True if samples can only be read in manifest order (a compressed stream)."""
 
     def size(self, path: str) -> int:
-        """Bytes of one sample; a metadata operation on a folder, free in an indexed tar."""
+        """Return the number of bytes of one sample.
+
+        On a folder this costs a metadata operation. In an indexed tar it is free.
+        """
 
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read one sample into the start of `buffer`; return its size.
@@ -300,4 +303,4 @@ class ByteStore(Protocol):
         """
 
     def describe(self) -> str:
-        """Where this is, in words, for messages: `folder /data/imagenet`, `tar train.tar`."""
+        """Return a description for messages, such as `folder /data/imagenet` or `tar train.tar`."""

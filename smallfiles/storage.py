@@ -44,7 +44,7 @@ _timeout_s = TIMEOUT_S
 
 
 def timeout_option() -> float:
-    """The field `storage_timeout_s` of a configuration, under one name and with one help everywhere."""
+    """Define the field `storage_timeout_s`, with the same help text in every configuration."""
     found: float = option(
         TIMEOUT_S,
         "seconds to wait for storage that does not answer; then stop, and leave nothing out",
@@ -298,7 +298,7 @@ class _Outage:
         self._due_at: float | None = None
 
     def notice(self, path: object, error: OSError | StorageError, began: float, ends: float) -> None:
-        """A call failed at this moment; `began` is when it first did."""
+        """Record that a call failed now. `began` is the time of its first failure."""
         with self._lock:
             now = time.monotonic()
             if self._due_at is not None and now < self._due_at:
@@ -308,7 +308,7 @@ class _Outage:
             say_notes([f"the storage does not answer{so_far}: {path} ({_reason(error)}); trying again{left}"])
 
     def end(self, path: object, waited_s: float) -> None:
-        """A call that had failed was answered."""
+        """Record that a call succeeded that had failed before."""
         with self._lock:
             if self._due_at is not None:
                 self._due_at = None

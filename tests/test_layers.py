@@ -157,3 +157,41 @@ def test_no_two_test_modules_have_one_name():
     """They are imported by it alone, so that the second of one process cannot be."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+NOT_VERBS = (
+    *(
+        "A",
+        "All",
+        "An",
+        "As",
+        "Both",
+        "Each",
+        "Every",
+        "How",
+        "If",
+        "In",
+        "Its",
+        "Number",
+        "Of",
+        "One",
+        "Some",
+    ),
+    *("That", "The", "This", "What", "Where", "Whether", "Which", "Who", "Why", "With", "Without"),
+)
+
+
+def is_property(function):
+    return any("property" in ast.unparse(each) for each in function.decorator_list)
+
+
+def test_the_docstring_of_a_function_begins_with_a_verb():
+    """A stranger reads the first word first: Return, Check, Refuse, Write."""
+    found = []
+    for path in sources("smallfiles"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and not is_property(node):
+                first = (ast.get_docstring(node) or "Return").split()[0].rstrip(":,.;")
+                if first in NOT_VERBS or not first[0].isupper():
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {first}")
+    assert not found

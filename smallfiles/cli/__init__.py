@@ -49,7 +49,7 @@ file system and a GPU like. The usual way through the verbs:
 
 
 def build_parser() -> Parser:
-    """The parser with all verbs; cheap, since verbs import what they need when they run."""
+    """Build the parser with all verbs. This is cheap, since verbs import what they need when they run."""
     parser = Parser(prog="smallfiles", description=_WHY, formatter_class=Teaching)
     parser.add_argument("--version", action="version", version=f"smallfiles {__version__}")
     parser.set_defaults(parser=parser)
@@ -61,7 +61,7 @@ def build_parser() -> Parser:
 
 
 def flags_of_verbs(parser: argparse.ArgumentParser | None = None, name: str = "") -> dict[str, set[str]]:
-    """The flags of each verb, and of each topic of one (`bench read`)."""
+    """Return the flags of each verb, and of each topic of a verb (`bench read`)."""
     below = _choices(parser := parser or build_parser())
     found = {} if below else {name: set(parser._option_string_actions)}
     for each, one in below.items():
@@ -119,7 +119,7 @@ def _without_program(program: Parser, words: list[str]) -> tuple[list[str], list
 
 
 def _topic_first(program: Parser, words: list[str]) -> list[str]:
-    """The words with the topic right behind its verb: `bench --count 9 read` is `bench read --count 9`."""
+    """Move the topic right after its verb: `bench --count 9 read` becomes `bench read --count 9`."""
     verb = _choices(program).get(words[0]) if words else None
     topics = {} if verb is None else _choices(verb)
     at = next((at for at, word in enumerate(words) if word in topics and at), None)
@@ -129,13 +129,13 @@ def _topic_first(program: Parser, words: list[str]) -> list[str]:
 
 
 def _choices(parser: argparse.ArgumentParser) -> dict[str, Parser]:
-    """The verbs of a program, or the topics of a verb."""
+    """Return the verbs of a program, or the topics of a verb."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return {name: each for action in below for name, each in action.choices.items()}
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """A note on a file is a sentence; the line of code that it came from helps nobody here."""
+    """Print a warning about a file as a note, without the line of code that it came from."""
     if issubclass(category, UserWarning):
         say(f"note: {message}")
     else:

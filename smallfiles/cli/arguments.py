@@ -185,7 +185,7 @@ def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
 
 
 def _typed(key: str, text: str, kind: Any) -> Any:
-    """`text` as a value of type `kind`: an int, a bool, a Literal, or one of these and None."""
+    """Convert `text` to the type `kind`: an int, a bool, a Literal, or one of these and None."""
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
     known: dict[str, Any] = {"none": None} if type(None) in kinds else {}
     for each in kinds:

@@ -60,7 +60,7 @@ def since(arguments: argparse.Namespace) -> float:
 
 
 def escaped(text: str) -> str:
-    """Lines that cannot control the terminal."""
+    """Escape control characters in lines, so that they cannot control the terminal."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -72,7 +72,7 @@ def lenient(*streams: TextIO | None) -> None:
 
 
 def sign(wanted: str, plain: str) -> str:
-    """`wanted`, or `plain` if standard output cannot encode it."""
+    """Return `wanted`, or `plain` if standard output cannot encode `wanted`."""
     try:
         wanted.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -81,12 +81,12 @@ def sign(wanted: str, plain: str) -> str:
 
 
 def say(message: str) -> None:
-    """A message on standard error; names in it cannot control the terminal."""
+    """Print a message on standard error. Names in it cannot control the terminal."""
     print(escaped(message), file=sys.stderr)
 
 
 def size_of(out: Path) -> int:
-    """Bytes of a packed output, for a warning only; errors are left to the reader."""
+    """Return the bytes of a packed output, for a warning only. The reader reports errors."""
     try:
         files = out.iterdir() if out.is_dir() else [out]
         return sum(file.stat().st_size for file in files if file.is_file())
@@ -95,14 +95,14 @@ def size_of(out: Path) -> int:
 
 
 def look_at(out: Path, format: str | None = None) -> str:
-    """The command that shows what is in a packed file."""
+    """Return the command that shows what is in a packed file."""
     chosen = ["--format", format] if format else []
     command = ["smallfiles", "inspect", str(out), *chosen, "--picture", "sheet.html"]
     return f"look at it: {shlex.join(command)}"
 
 
 def in_seconds(seconds: float) -> str:
-    """A duration as text."""
+    """Format a duration."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 100:
@@ -149,7 +149,7 @@ def _let_go(*streams: TextIO | None) -> None:
 
 
 def summary(error: Exception) -> str:
-    """One sentence for any exception."""
+    """Return one sentence for any exception."""
     if isinstance(error, SmallfilesError):
         return str(error)
     if not isinstance(error, MemoryError) and (missing := MissingPackageError.of_import(error)):

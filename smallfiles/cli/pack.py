@@ -126,7 +126,7 @@ def add(verbs: Verbs) -> None:
 
 
 def config_of(arguments: argparse.Namespace) -> PackConfig:
-    """The configuration that a parsed command line means."""
+    """Build the configuration from a parsed command line."""
     from smallfiles import formats
 
     name = formats.name_of(arguments.out, getattr(arguments, "format", None))
@@ -231,7 +231,7 @@ def _lines(done: PackReport) -> Iterator[str]:
 
 
 def _order(arguments: argparse.Namespace, source: Source, config: PackConfig) -> Iterator[str]:
-    """What the order of classes means for readers that take shards from the first to the last."""
+    """Yield a note if samples lie in the order of their classes, which readers of shards do not mix well."""
     sharded = arguments.out.name.endswith(".tars")
     if sharded and config.shuffle is None and source.manifest.in_class_order:
         yield (
@@ -249,7 +249,7 @@ def _warn(source: Source) -> None:
 
 
 def _striping(out: Path, source: Source) -> Iterator[str]:
-    """What to set on Lustre before one large file is written."""
+    """Yield a note on the striping to set on Lustre before one large file is written."""
     from smallfiles.machine import striping_note
 
     if out.suffix not in (".tars", ".files"):

@@ -121,7 +121,7 @@ def _tell(
     found_in: Callable[[], dict[str, Any] | str],
     lines: Callable[[dict[str, Any]], Iterable[str]],
 ) -> None:
-    """The report of a program on standard error, since standard output is the program's."""
+    """Print the report on standard error, since standard output belongs to the watched program."""
     verb = f"smallfiles {arguments.verb}"
     try:
         found = found_in()

@@ -97,13 +97,13 @@ def _lines(name: str, forecasts: list[Forecast], full: dict[str, float]) -> Iter
 
 
 def _over(measured: Given, given: Given) -> Given:
-    """The measured values, except those that flags set."""
+    """Replace defaults by measured values, except where flags set a value."""
     chosen = {each.name: (getattr(given, each.name), each.default) for each in fields(given)}
     return replace(measured, **{name: value for name, (value, default) in chosen.items() if value != default})
 
 
 def _at(nodes: float) -> str:
-    """The number of nodes at saturation; GPUs with steps of no time saturate everything."""
+    """Format the number of nodes at saturation. GPUs whose steps take no time saturate everything."""
     return f"at {nodes:,.0f} nodes" if nodes >= 1 else "before the first node"
 
 

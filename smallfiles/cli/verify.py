@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _source(arguments: argparse.Namespace) -> Source:
-    """What to compare with, read as it was when it was packed, unless the command line says otherwise."""
+    """Open the source to compare with, read as for packing unless the command line says otherwise."""
     from smallfiles import formats
     from smallfiles.sources import inline, packed
     from smallfiles.sources.table_files import is_table
@@ -220,13 +220,13 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 
 def _sizes(reader: Reader) -> list[int]:
-    """Sizes of all samples, or of evenly spread ones where there are very many."""
+    """Return the sizes of all samples, or of evenly spread samples where there are very many."""
     step = max(1, len(reader) // _SIZES)
     return [reader.size(index) for index in range(0, len(reader), step)]
 
 
 def _histogram(sizes: list[int]) -> list[dict[str, int]]:
-    """Number of samples between 0, 1, 2, 5, 10, 20, 50 … bytes, from the smallest to the largest."""
+    """Count the samples between 0, 1, 2, 5, 10, 20, 50, … bytes, from the smallest to the largest."""
     counts = Counter(bisect_right(_BORDERS, size) for size in sizes)
     if not counts:
         return []
@@ -261,7 +261,7 @@ def _described(facts: dict[str, Any], measured: int) -> Iterator[str]:
 
 
 def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
-    """How and from what a file was packed, without what stands in other lines; --json has all of it."""
+    """Return how and from what a file was packed, except what other lines show. --json shows all of it."""
     from smallfiles.formats.table import recorded_columns as columns_of
 
     origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}

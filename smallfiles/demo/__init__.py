@@ -38,5 +38,5 @@ class DemoConfig(Settings):
             )
 
     def to_cli(self) -> str:
-        """The equivalent command."""
+        """Return the equivalent command."""
         return self.command("demo", more=words(self.reading))

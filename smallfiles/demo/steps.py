@@ -119,7 +119,7 @@ def publish(table: Table, reads: Result, config: DemoConfig, source: str) -> tup
 
 
 def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
-    """The records of the figure, one panel per condition; cold ones if measured."""
+    """Group the records of the figure, one panel per condition, with cold reads if they were measured."""
     chosen = [[r for r in records if (r.what, r.cache) == condition] for condition in _PANELS]
     return [group for group in chosen if group]
 
@@ -282,7 +282,7 @@ def _load(config: DemoConfig, say: Say) -> Source:
 
 
 def _made(config: DemoConfig, say: Say) -> Path:
-    """The data set of these settings: of an earlier demo, or created now (complete or not at all)."""
+    """Return the data set of these settings, from an earlier demo or created now (complete or not at all)."""
     _own(config.out)
     out = config.out / f"images-{config.count}-seed{config.seed}"
     if out.exists():

@@ -42,23 +42,27 @@ _MAY_BE_PACKED = (".zip", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".fea
 _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst")
 _SINGLE_FILES = ("arrow", "hdf5", "squashfs")
 SAVED = "state.json"
-"""In a folder that `save_to_disk` of Hugging Face `datasets` wrote: its Arrow files, in order."""
+"""Name of the JSON file in a folder that `save_to_disk` of Hugging Face `datasets` wrote.
+
+It lists the Arrow files of that data set, in order.
+"""
 
 GROUP = "smallfiles.formats"
 _CONTRIB = {"lmdb": "contrib/smallfiles-lmdb"}
-"""The folder of this project with the package that adds a format."""
+"""For the name of a format, the folder of this project with the package that adds the format."""
 
 
 @functools.cache
 def _added() -> dict[str, EntryPoint]:
-    """The entry points of the formats that installed packages add, by the name of the format."""
+    """Return the entry points of the formats that installed packages add, by the name of the format."""
     return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in SUFFIXES}
 
 
 def suffixes() -> dict[str, tuple[str, ...]]:
-    """The suffixes of each format, first ours in the order of the course, then those of installed packages.
+    """Return the file suffixes of each format, by the name of the format.
 
-    A package that cannot be loaded is left out with a warning, so that it does not stop the other formats.
+    Our formats come first, in the order of the course, and then those of installed packages. A package that
+    cannot be loaded is skipped with a warning, so that it does not stop the other formats.
     """
     found = dict(SUFFIXES)
     for name in _added():
@@ -72,16 +76,20 @@ def suffixes() -> dict[str, tuple[str, ...]]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all formats, first ours in the order of the course, then those of installed packages."""
+    """Return the names of all formats.
+
+    Our formats come first, in the order of the course, and then those of installed packages.
+    """
     return (*SUFFIXES, *_added())
 
 
 def get(name: str) -> ModuleType:
-    """The module of a format.
+    """Import the module of a format, and return it.
 
     Raises:
-        UsageError: No such format.
-        MissingPackageError: It needs a package that is not installed, or cannot be loaded.
+        UsageError: There is no format of this name.
+        MissingPackageError: The format needs a package that is not installed, or its package cannot be
+            loaded.
     """
     if name not in SUFFIXES and name not in _added():
         raise _not_installed(name) or UsageError(
@@ -99,7 +107,10 @@ def get(name: str) -> ModuleType:
 
 
 def _not_installed(name: str) -> MissingPackageError | None:
-    """The error for a format that a package of this project would add."""
+    """Return the error for a format that a package of this project would add, but that is not installed.
+
+    Return None if no package of this project adds a format of this name.
+    """
     if name not in _CONTRIB:
         return None
     return MissingPackageError(
@@ -110,11 +121,15 @@ def _not_installed(name: str) -> MissingPackageError | None:
 
 
 def name_of(path: Path, format: str | None = None) -> str:
-    """The format of `path` by its suffix; `format` overrides.
+    """Return the name of the format of `path`.
+
+    This is `format` if it is given, otherwise the format that the suffix belongs to.
+
+    A folder without such a suffix is `arrow` if `save_to_disk` of Hugging Face `datasets` wrote it.
 
     Raises:
         UsageError: The suffix belongs to no format.
-        MissingPackageError: It belongs to a format whose package is not installed.
+        MissingPackageError: The suffix belongs to a format whose package is not installed.
     """
     if format in (None, "tar") and path.name.endswith(_COMPRESSED_TARS):
         raise UsageError(
@@ -160,9 +175,9 @@ def open(path: Path | str, format: str | None = None, *, by_position: bool = Fal
             program truncates meanwhile then ends in an error, and not in the signal SIGBUS.
 
     Raises:
-        FormatError: There is no such file, or it is damaged.
-        UsageError: It is not named as a packed file, or belongs to one.
-        ResourceError: The file system does not let it be looked at.
+        FormatError: The file does not exist, or it is damaged.
+        UsageError: The path is not named like a packed file, or it is a file that belongs to a packed file.
+        ResourceError: The file system does not allow access to the path.
     """
     path = Path(path)
     refuse_sidecar(path)

@@ -32,14 +32,14 @@ NAMES = (
     *("offsets", "labels", "targets", "caption_data", "caption_offsets", "caption_rows"),
     *("key_data", "key_offsets", "meta_data", "meta_offsets"),
 )
-"""The arrays that a reader looks for; `targets` is the name of the Jülich course for `labels`."""
+"""The arrays that a reader looks for. In files of the Jülich course, `labels` is called `targets`."""
 
 _TEXTS = {
     "key": {"offsets": "key_offsets", "data": "key_data"},
     META: {"offsets": "meta_offsets", "data": "meta_data"},
     "captions": {"offsets": "caption_rows", "offsets_2": "caption_offsets", "data": "caption_data"},
 }
-"""The arrays of each column of texts, by what they are; see `column_of`."""
+"""For each column of texts, the names of its arrays by the part that they play in `column_of`."""
 
 _LARGEST = 2**31 - 1
 _KINDS = {pa.int64(): "<i8", pa.float64(): "<f8", pa.float32(): "<f4", pa.bool_(): "|u1"}
@@ -49,9 +49,10 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 def arrays_of(
     keys: pa.StringArray, values: Mapping[str, pa.Array], labels: str = "labels", kind: str = "<i8"
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and values of each array: texts are a run of bytes and offsets; no JSON object is the empty text.
+    """Yield the name and values of each array that stores the keys and the values of samples.
 
-    Both file formats can store strings themselves, but each string then costs a look-up of its own.
+    Texts are stored as one run of bytes and their offsets. Both file formats can store strings themselves,
+    but then each string costs a separate look-up. A sample without a JSON object stores the empty text.
     """
     yield from _text_arrays("key", keys)
     if "label" in values:
@@ -70,15 +71,15 @@ def _text_arrays(name: str, found: pa.StringArray) -> Iterator[tuple[str, np.nda
 
 
 class ArrayTable(SampleTable):
-    """A table whose columns are arrays.
+    """A table of samples whose columns are plain arrays, as in an HDF5 or LMDB file.
 
     Args:
         path: The file.
-        arrays: Those of `NAMES` that it has, numbers in one dimension.
-        record: Provenance; empty in a file of another program.
+        arrays: The arrays in the file whose names are in `NAMES`. They hold numbers and have one dimension.
+        record: Provenance. It is empty in a file that another program wrote.
         blobs: Extents by field.
-        rows: Number of samples whose bytes are there.
-        may_lack: Whether the last rows may have no targets, where samples were skipped while packing.
+        rows: Number of samples whose bytes are in the file.
+        may_lack: Whether the last rows may have no targets, because samples were skipped while packing.
         file_bytes: Size of the file.
     """
 
@@ -101,15 +102,15 @@ class ArrayTable(SampleTable):
         self.count = self._count(rows, may_lack)
 
     def damaged(self, what: str) -> DamagedFileError:
-        """Return the error for a file of which this cannot be right."""
+        """Return the error for this file because of the damage that `what` describes."""
         return damaged(self.path, what)
 
     def array(self, name: str) -> np.ndarray:
-        """Return an array that must be there."""
+        """Return the array of this name, which the file must have."""
         return required(self.path, self.arrays, name)
 
     def _count(self, rows: int, may_lack: bool) -> int:
-        """Return the number of samples, on which all columns must agree."""
+        """Return the number of samples. Raise an error if the columns do not all have this number of rows."""
         if self._labels is None and "caption_rows" not in self.arrays:
             raise self.damaged("it has neither labels nor captions")
         targets = len(self._labels) if self._labels is not None else len(self.array("caption_rows")) - 1
@@ -156,10 +157,10 @@ class ArrayTable(SampleTable):
 
 
 def required(path: Path, arrays: Arrays, name: str) -> np.ndarray:
-    """Return an array that must be there.
+    """Return the array of this name.
 
     Raises:
-        DamagedFileError: It is missing.
+        DamagedFileError: The array is missing.
     """
     try:
         return arrays[name]
@@ -168,7 +169,10 @@ def required(path: Path, arrays: Arrays, name: str) -> np.ndarray:
 
 
 def arrays_of_values(column: pa.Array) -> dict[str, np.ndarray]:
-    """Return values as arrays of numbers; nulls are zero or empty, so that equal values give equal bytes."""
+    """Return the values of a column as arrays of numbers, by the name of the array.
+
+    Nulls are stored as zero or as the empty text, so that equal values give equal bytes.
+    """
     found: dict[str, np.ndarray] = {}
     for level in count(1):
         mark = _mark(level)
@@ -195,10 +199,10 @@ def _mark(level: int) -> str:
 
 
 def column_of(kind: pa.DataType, arrays: Arrays, rows: int) -> pa.Array:
-    """Return the values in arrays, over their memory where that is possible, fully validated.
+    """Build a column from its arrays, over their memory where that is possible, and validate it fully.
 
     Raises:
-        ValueError: They cannot be right; also as `pa.ArrowInvalid`.
+        ValueError: The arrays cannot be right. `pa.ArrowInvalid`, which is raised as well, is a ValueError.
     """
     found = _column(kind, arrays, rows)
     found.validate(full=True)
@@ -206,7 +210,7 @@ def column_of(kind: pa.DataType, arrays: Arrays, rows: int) -> pa.Array:
 
 
 def _column(kind: pa.DataType, arrays: Arrays, rows: int, level: int = 1) -> pa.Array:
-    """Return the values of one level of lists; the first level has one for each sample."""
+    """Build the values of one level of nested lists. At the first level, there is one value per sample."""
     mark, validity = _mark(level), None
     if "valid" + mark in arrays:
         validity = _bits(array_of(arrays, "valid" + mark, "|u1", rows))
@@ -226,7 +230,7 @@ def _column(kind: pa.DataType, arrays: Arrays, rows: int, level: int = 1) -> pa.
 
 
 def array_of(arrays: Arrays, name: str, kind: str, rows: int) -> np.ndarray:
-    """Return an array that must be there, of this type and length."""
+    """Return the array of this name. Raise ValueError if it is missing, or has another type or length."""
     found = arrays.get(name)
     if found is None or found.dtype != np.dtype(kind) or len(found) != rows:
         had = "not there" if found is None else f"{len(found):,} of {found.dtype}"

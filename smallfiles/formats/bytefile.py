@@ -38,14 +38,17 @@ _Read = TypeVar("_Read")
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
 # A mapping of Python before 3.13 keeps a descriptor of its own, and so does every view of it.
 AHEAD_BYTES = 128 << 10
-"""Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
+"""Bytes to announce in one call. By default, this is the read-ahead of Linux, which may ignore the excess."""
 _WINDOW_BITS = 16  # of 64 KiB
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 @functools.lru_cache
 def _read_ahead_bytes(device: int) -> int:
-    """How far the kernel reads ahead on a file system; a mount of NFS or Lustre may allow megabytes."""
+    """Return how many bytes the kernel reads ahead on a file system.
+
+    An NFS or Lustre mount may allow megabytes.
+    """
     told = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     return max(AHEAD_BYTES, int(told.read_text()) << 10) if told.exists() else AHEAD_BYTES
 
@@ -55,12 +58,12 @@ class ByteFile:
 
     Args:
         path: The file.
-        access: How samples are fetched; `auto` asks what file system it lies on.
+        access: How bytes are fetched. With `auto`, the file system of the file decides.
 
     Raises:
         FormatError: The file cannot be opened.
-        ResourceError: This process cannot open another one.
-        DamagedFileError: It is empty.
+        ResourceError: This process cannot open another file.
+        DamagedFileError: The file is empty.
     """
 
     is_stored = True
@@ -90,15 +93,25 @@ class ByteFile:
 
     @property
     def view(self) -> memoryview:
-        """The file as memory; only with `mmap` access, since a page fault cannot fail in a sentence."""
+        """The file as memory.
+
+        It exists only with `mmap` access, where a failing page fault cannot raise an exception.
+        """
         assert self._view is not None, "a file that is read by position is not mapped"
         return self._view
 
     def array(self, kind: np.dtype[Any], count: int, start: int) -> npt.NDArray[Any]:
-        """Numbers of the file: over its memory if it is mapped, else a copy.
+        """Return numbers from the file as an array.
+
+        The array lies over the memory of the file if it is mapped. Otherwise, it is a copy.
+
+        Args:
+            kind: Type of the numbers.
+            count: How many numbers to return.
+            start: Position of the first number, in bytes.
 
         Raises:
-            DamagedFileError: They are not all there.
+            DamagedFileError: Some of the numbers are missing.
         """
         return np.frombuffer(self.read(start, start + count * kind.itemsize), kind, count)
 
@@ -111,10 +124,10 @@ class ByteFile:
         return memoryview(self._mapping)
 
     def read(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`: a view, or a copy fetched by one `pread`.
+        """Return the bytes from `start` to `stop`: a view of a mapped file, or a copy fetched by one `pread`.
 
         Raises:
-            DamagedFileError: They are not all there.
+            DamagedFileError: Some of the bytes are missing.
         """
         mapped = self._view
         if mapped is not None and 0 <= start <= stop <= self.size:
@@ -130,9 +143,9 @@ class ByteFile:
         return data
 
     def _meet(self, start: int, stop: int) -> None:
-        """Announce bytes that are read for the first time.
+        """Announce bytes to the kernel that are read for the first time.
 
-        A page that is touched unannounced makes Linux fetch as much around it as its read-ahead allows:
+        Linux fetches as much around a page that is touched without an announcement as its read-ahead allows:
         0.1 MB, or 8 MB on some systems, for a sample of 4 kB.
         """
         first, end = start >> _WINDOW_BITS, (stop >> _WINDOW_BITS) + 1
@@ -140,7 +153,7 @@ class ByteFile:
         self._met[first:end] = b"\1" * (end - first)
 
     def fetch_some(self, start: int, count: int) -> bytes:
-        """At most so many bytes from `start` on, fewer at the end of the file."""
+        """Return a copy of at most `count` bytes from `start` on. At the end of the file, there are fewer."""
         start = min(max(start, 0), self.size)
         stop = min(start + count, self.size)
         return self.fetch(start, stop) if self._view is None else bytes(self._view[start:stop])
@@ -148,10 +161,10 @@ class ByteFile:
     def prefetch(self, start: int, stop: int) -> None:
         """Ask the kernel to fetch these bytes in the background, because they will be read soon.
 
-        A mapped file is otherwise fetched page by page, each when it is touched. Announcing all samples
-        of a batch of 64 before the first read keeps many requests in flight: 6,000 instead of 650 random
-        samples per second from a cold file of 4.4 GB on a local disk (measured). It costs 2 µs per sample
-        where they are cached.
+        Without this, each page of a mapped file is fetched only when it is touched. Announcing all samples of
+        a batch of 64 before the first read keeps many requests in flight: 6,000 instead of 650 random samples
+        per second from a cold file of 4.4 GB on a local disk (measured). It costs 2 µs per sample if they are
+        cached.
         """
         if 0 <= start < stop <= self.size:
             self._advise(start, stop)
@@ -166,12 +179,15 @@ class ByteFile:
                     os.posix_fadvise(self._descriptor, at, min(piece, stop - at), os.POSIX_FADV_WILLNEED)
 
     def forget(self) -> None:
-        """Release mapped pages that are not needed again; the page cache keeps them."""
+        """Release mapped pages that are not needed again. They stay in the page cache."""
         if self._view is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def fetch(self, start: int, stop: int) -> bytes:
-        """A copy of the bytes from `start` to `stop`; fewer at the end of the file."""
+        """Return a copy of the bytes from `start` to `stop`.
+
+        At the end of the file, there may be fewer bytes.
+        """
         return self._answered(self._fetch, start, stop)
 
     def _fetch(self, start: int, stop: int) -> bytes:
@@ -181,7 +197,10 @@ class ByteFile:
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `start` on; returns how many bytes there were."""
+        """Read from `start` on until `buffer` is full or the file ends.
+
+        Return the number of bytes that were read.
+        """
         return self._answered(self._read_into, start, buffer)
 
     def _read_into(self, start: int, buffer: memoryview) -> int:
@@ -195,7 +214,7 @@ class ByteFile:
         return filled
 
     def _answered(self, read: Callable[..., _Read], *where: Any) -> _Read:
-        """Call a function that reads, and wait for storage that does not answer."""
+        """Call a function that reads, and wait if the storage does not answer."""
         try:
             same = (self.size, self._mtime_ns)
             return answered(self.path, reopening, self.path, self._descriptor, same, read, *where)
@@ -204,7 +223,7 @@ class ByteFile:
             raise damaged(self.path, f"reading failed ({error.strerror})") from error
 
     def expect_short_reads(self) -> None:
-        """Turn read-ahead off: it would fetch a whole archive when only its headers are needed."""
+        """Turn off read-ahead, which would fetch a whole archive when only its headers are needed."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
@@ -217,13 +236,14 @@ _AGAIN = "Copy it again from where it is whole, or pack it again"
 
 
 class RawFile(io.RawIOBase):
-    """A file as libraries read it, with an offset of its own, over a `ByteFile`, which waits for storage.
+    """A file object with its own offset on top of a `ByteFile`, for libraries that read from file objects.
 
-    Given a path, HDF5 reuses a descriptor that this process already has for the file, and after a fork
-    several processes move its offset. Shared storage may refuse a lock.
+    If HDF5 were given a path, it would reuse a descriptor that this process already has for the file, and
+    after a fork several processes would move its offset. Besides, shared storage may refuse a lock. The
+    `ByteFile` also waits for storage that does not answer.
 
     Args:
-        file: The file.
+        file: The file to read.
     """
 
     def __init__(self, file: ByteFile) -> None:
@@ -251,7 +271,7 @@ class RawFile(io.RawIOBase):
 
 
 def arrow_file(path: Path, access: Access = "auto") -> pa.NativeFile:
-    """A file for pyarrow; mapped into memory only if it is on a local disk, or `access` says so."""
+    """Open a file for pyarrow. It is mapped into memory only on a local disk, or if `access` is `mmap`."""
     by_position = access == "pread" or (access == "auto" and is_parallel_filesystem(path))
     return (pa.OSFile if by_position else pa.memory_map)(str(path))
 
@@ -259,23 +279,23 @@ def arrow_file(path: Path, access: Access = "auto") -> pa.NativeFile:
 def damaged(
     path: Path | str, what: str, expected: str = "the file as it was written", next_step: str = _AGAIN
 ) -> DamagedFileError:
-    """The error for a file whose bytes cannot be right."""
+    """Return the error for a file whose bytes cannot be right."""
     return DamagedFileError(f"{path} is damaged: {what}", expected=expected, next_step=next_step)
 
 
 def refuse_bomb(path: Path, stored: int, unpacked: int, times: int = MOST_TIMES) -> None:
-    """Refuse an archive of any kind that becomes far larger when it is unpacked.
+    """Refuse an archive that becomes far larger when it is unpacked, whatever its format.
 
     Honest data stays below the limit: text shrinks 3 to 20 times, and pictures hardly at all.
 
     Args:
         path: The archive.
-        stored: Its bytes.
-        unpacked: The bytes of its files together; for a stream those that were unpacked so far.
-        times: How many times its bytes they may have. What is kept in memory may have fewer.
+        stored: Size of the archive in bytes.
+        unpacked: Total size of its unpacked files in bytes. For a stream, the bytes unpacked so far.
+        times: How many times `stored` the unpacked files may have. Data kept in memory gets a lower limit.
 
     Raises:
-        FormatError: They have more than that, and more than 1 GiB.
+        FormatError: The unpacked files exceed this limit, and also 1 GiB.
     """
     if unpacked > max(FREE_BYTES, times * stored):
         raise FormatError(
@@ -287,11 +307,14 @@ def refuse_bomb(path: Path, stored: int, unpacked: int, times: int = MOST_TIMES)
 
 @contextlib.contextmanager
 def damage_reported(path: Path, what: str = "") -> Iterator[None]:
-    """Report as damage of `path` whatever a library raises: pyarrow and HDF5 have a dozen exceptions for it.
+    """Report every exception that a library raises inside this context as damage of `path`.
+
+    pyarrow and HDF5 have a dozen exceptions for a damaged file.
 
     Args:
         path: The file.
-        what: The part of it that is read, with a colon.
+        what: The part of the file that is read. It begins the sentence about the damage, and ends with a
+            colon.
     """
     try:
         yield

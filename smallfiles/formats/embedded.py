@@ -44,19 +44,25 @@ _END_BYTES = 10  # the length of the footer, and the magic
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Offsets in the packed file: of the table, and of these 32 bytes themselves."""
+    """The 32 bytes in a packed file that say where its table of samples is.
+
+    Args:
+        start: Offset of the first byte of the table in the packed file.
+        stop: End of the table (exclusive).
+        own: Offset of these 32 bytes.
+    """
 
     start: int
     stop: int
     own: int
 
     def dumps(self) -> bytes:
-        """Return the 32 bytes."""
+        """Return the 32 bytes to be stored."""
         return _PLACE.pack(_MAGIC, self.start, self.stop, self.own)
 
     @classmethod
     def find(cls, file: ByteFile, end: int) -> TablePlace | None:
-        """Read the 32 bytes that end at `end`; None if something else is there."""
+        """Read the 32 bytes that end at `end`. Return None if the file has something else there."""
         own = end - _PLACE.size
         if not 0 <= own <= file.size - _PLACE.size:
             return None
@@ -66,19 +72,19 @@ class TablePlace:
 
 
 def place_column(field: str, what: str) -> str:
-    """Return the name of the column with the `bytes` or `start` of a field; the default field has no name."""
+    """Return the column name of the `bytes` or `start` of a field. The name of the default field is empty."""
     return f"{field}/{what}".lstrip("/")
 
 
 def pieces(
     columns: SampleColumns, record: dict[str, Any], facts: Mapping[bytes, str] | None = None
 ) -> list[Buffer]:
-    """Return the pieces of the table.
+    """Serialise the table of samples, and return the pieces of its Arrow file in order.
 
     Args:
-        columns: Of all samples.
+        columns: The columns of all samples.
         record: Provenance.
-        facts: Further metadata.
+        facts: Additional metadata of the table.
     """
     found, values = columns.finish()
     own = {name: values.pop(name) for name in OWN_TYPES if name in values}
@@ -95,15 +101,15 @@ def pieces(
 
 
 class Columns:
-    """The columns of a table, loaded one by one.
+    """The columns of a table of samples, loaded one by one.
 
     Args:
         path: The packed file, for messages.
-        data: The Arrow file, which is not copied.
-        fill: Reads a range of it into `data`; None if all of it is there.
+        data: The bytes of the Arrow file, which are not copied.
+        fill: Reads a range of the Arrow file into `data`. It is None if all bytes are already there.
 
     Raises:
-        DamagedFileError: It is not one of ours.
+        DamagedFileError: The Arrow file is not a table that this package wrote.
     """
 
     def __init__(self, path: Path, data: Any, fill: Callable[[int, int], None] | None = None) -> None:
@@ -129,7 +135,7 @@ class Columns:
         return damage_reported(self._path, "its table of samples:")
 
     def __getitem__(self, name: str) -> pa.Array:
-        """Load a column, fully validated: native code follows its offsets."""
+        """Load a column, and validate it fully, because native code follows its offsets."""
         with self._reported():
             found = self._batch.column(name)
             for each in found.buffers():
@@ -143,13 +149,13 @@ class Columns:
             return found
 
     def _read(self, buffer: pa.Buffer | None, start: int, stop: int) -> None:
-        """Have a part of a buffer in memory."""
+        """Make sure that a part of a buffer is in memory."""
         if self._fill is not None and buffer is not None and start < stop:
             first = buffer.address - self._base
             self._fill(first + start, first + stop)
 
     def key(self, row: int) -> str:
-        """Load one key: those of a million samples are 60 MB."""
+        """Load the key of one sample. Loading all keys of a million samples would take 60 MB."""
         with self._reported():
             _, offsets, data = self._batch.column("key").buffers()
             self._read(offsets, row * 4, row * 4 + 8)
@@ -161,22 +167,29 @@ class Columns:
 
     @property
     def suffixes(self) -> dict[str, str]:
-        """Field and suffix of the blobs of each sample; the default field has no name."""
+        """The suffix of the files of each field, by the name of the field.
+
+        The name of the default field is empty.
+        """
         stated = recorded_blobs(self.record)
         parts = [name.rpartition("/") for name in self.schema.names]
         fields = ["", *(field for field, _, what in parts if what in ("bytes", "start"))]
         return {field: stated.get(field, "") for field in dict.fromkeys(fields)}
 
     def sizes(self, field: str) -> np.ndarray | None:
-        """Return the recorded size of each blob of a field, if the table has it."""
+        """Return the recorded size in bytes of each blob of a field.
+
+        Return None if the table has no such column.
+        """
         name = place_column(field, "bytes")
         return to_numpy(self[name]) if name in self.schema.names else None
 
     def extents(self, file: ByteFile, end: int) -> dict[str, Extents]:
-        """Return the extents of all fields, which are in `file` before byte `end`.
+        """Return the extents of all fields. All their blobs must end before byte `end` of `file`.
 
         Raises:
-            DamagedFileError: A column is missing; later, one says that a sample is elsewhere.
+            DamagedFileError: A column is missing. The error is also raised later, when extents are first
+                used, if a sample lies outside the data.
         """
         wanted = {place_column(field, what) for field in self.suffixes for what in ("bytes", "start")}
         if not wanted <= {*self.schema.names}:
@@ -187,7 +200,10 @@ class Columns:
         }
 
     def _places(self, field: str, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first byte and the size of each blob of a field."""
+        """Return the first byte and the size of each blob of a field.
+
+        Raise an error if a blob ends after `end`.
+        """
         starts, sizes = (to_numpy(self[place_column(field, what)]) for what in ("start", "bytes"))
         wrong = (starts < 0) | (starts > end) | (sizes < 0) | (sizes > end - starts)
         if wrong.any():
@@ -196,10 +212,10 @@ class Columns:
 
 
 def load(file: ByteFile, place: TablePlace) -> Columns:
-    """Load a table: over the memory of a mapped file, else with few reads.
+    """Load a table of samples: over the memory of a mapped file, otherwise with few reads.
 
     Raises:
-        DamagedFileError: It is not one of ours.
+        DamagedFileError: The table is not one that this package wrote.
     """
     if file.mapped:
         return Columns(file.path, file.view[place.start : place.stop])
@@ -231,7 +247,7 @@ def load(file: ByteFile, place: TablePlace) -> Columns:
 
 
 def reserved(size: int) -> mmap.mmap:
-    """Return memory of which only the pages that are touched take room."""
+    """Reserve memory of this size in bytes. Only the pages that are touched occupy memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(size, 1), flags=flags | getattr(mmap, "MAP_NORESERVE", 0))
     with suppress(OSError, AttributeError):  # a kernel without huge pages
@@ -244,7 +260,7 @@ class EmbeddedTable(SampleTable):
 
     Args:
         path: The packed file.
-        columns: Of the table.
+        columns: The columns of the table.
         blobs: Extents by field.
         file_bytes: Size of the file.
     """

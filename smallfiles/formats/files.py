@@ -67,25 +67,28 @@ __all__ = ["Options", "locate", "open", "write"]
 
 
 def manifest_of(field: str) -> str:
-    """Name of the manifest with sizes and hashes of the files of a field; the default field has no name."""
+    """Return the name of the manifest with the sizes and hashes of a field's files.
+
+    The name of the default field is empty.
+    """
     return f"manifest.{field}.json" if field else MANIFEST
 
 
 def locate(path: Path) -> FilesTable:
-    """Open a folder of plain files with its `manifest.json`.
+    """Open a folder of plain files that has a `manifest.json`.
 
     Raises:
-        FormatError: There is none, or it is damaged.
+        FormatError: The manifest is missing or damaged.
     """
     return FilesTable(path, _load(path / MANIFEST))
 
 
 class FilesTable(SampleTable):
-    """Plain files with a manifest.
+    """The table of samples of a folder of plain files with a manifest.
 
     Args:
         path: The folder.
-        manifest: Of the samples.
+        manifest: The manifest of the samples.
     """
 
     format = "files"
@@ -130,12 +133,12 @@ class FilesTable(SampleTable):
 
 
 class _Files(Extents):
-    """A file for each sample, of one field.
+    """The files of one field in a folder, with one file per sample.
 
     Args:
         root: The folder.
-        load: Loads the manifest of these files; used once.
-        suffix: Of the files.
+        load: Loads the manifest of these files. It is called once.
+        suffix: Suffix of the files.
     """
 
     def __init__(self, root: Path, load: Callable[[], Manifest], suffix: str = "") -> None:
@@ -148,7 +151,7 @@ class _Files(Extents):
 
     @computed_once
     def _sizes(self) -> memoryview[int]:
-        """The size of each file; -1 where the manifest does not have it."""
+        """Return the size of each file in bytes. It is -1 if the manifest does not have the size."""
         table = self._manifest.table
         if "bytes" not in table.column_names:
             return as_integers(np.full(len(table), -1))
@@ -169,11 +172,11 @@ class _Files(Extents):
 
 
 class _PlainFile:
-    """A file that holds one blob; it is opened for each read.
+    """A file that holds one blob. The file is opened for each read.
 
     Args:
-        name: Its path.
-        stated: Its size in the manifest; -1 if it is not there.
+        name: Path of the file.
+        stated: Size in the manifest, in bytes. It is -1 if the manifest does not have the size.
     """
 
     __slots__ = ("_name", "_stated")
@@ -184,12 +187,12 @@ class _PlainFile:
 
     @property
     def path(self) -> Path:
-        """The path."""
+        """The path of the file."""
         return Path(self._name)
 
     @property
     def size(self) -> int:
-        """Number of bytes, from the manifest or the file system."""
+        """The size of the file in bytes, from the manifest if it is there, otherwise from the file system."""
         if self._stated >= 0:
             return self._stated
         try:
@@ -198,7 +201,7 @@ class _PlainFile:
             raise self._unreadable(error) from error
 
     def read(self, start: int, stop: int) -> Buffer:
-        """Return the whole file: `start` and `stop` are its ends."""
+        """Return the whole file. `start` and `stop` must be its first byte and its end."""
         try:
             data = answered(self._name, _read_whole, self._name, stop)
         except OSError as error:
@@ -209,7 +212,7 @@ class _PlainFile:
         return data
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Do nothing: the file would have to be opened."""
+        """Do nothing, because announcing the bytes would require opening the file."""
 
     def _unreadable(self, error: OSError) -> SmallfilesError:
         refuse_shortage(error, self.path)
@@ -217,7 +220,10 @@ class _PlainFile:
 
 
 def _load_further(path: Path, paths: pa.StringArray) -> Manifest:
-    """The manifest of further files; one of their paths alone in a tree that somebody else made."""
+    """Load the manifest of the files of an additional field.
+
+    A tree that another program made has no such manifest. Then return a manifest that has only the paths.
+    """
     if not path.is_file():
         return Manifest.from_columns(paths, from_numpy(np.full(len(paths), UNLABELLED)))
     found = _load(path)
@@ -248,7 +254,7 @@ def _read_whole(path: str, size: int) -> bytes:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    """Read to the end; one more byte is requested, so that a file that grew is noticed."""
+    """Read a file to its end. One more byte than `size` is requested, to detect a file that has grown."""
     data = os.read(descriptor, size + 1)
     while 0 < len(data) < size:
         more = os.read(descriptor, size + 1 - len(data))
@@ -260,7 +266,7 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class Options:
-    """Plain files have none."""
+    """The options of plain files, of which there are none."""
 
 
 def write(
@@ -271,23 +277,23 @@ def write(
     options: Options | None = None,
     digest: bool = True,
 ) -> Packed:
-    """Write each file of a sample to one of its own, and manifests.
+    """Write each blob of each sample as a separate file, and write the manifests.
 
-    This is what a parallel file system is worst at; it is here for comparison.
+    This is what a parallel file system is worst at. The format is here for comparison.
 
     Args:
-        samples: In the order of the manifest.
-        out: Folder that does not exist.
+        samples: The samples, in the order of the manifest.
+        out: A folder that does not exist.
         schema: What is packed.
-        options: None.
+        options: Has no effect, because plain files have no options.
         digest: Whether to put the SHA-256 of each file into the manifests.
 
     Returns:
-        What was written; `files` names only the manifests and the digest of the first.
+        What was written. `files` names only the manifests and the digest of `manifest.json`.
 
     Raises:
-        FormatError: A name cannot be that of a file here, or collides with another.
-        ResourceError: No space, no inodes or no permission.
+        FormatError: A name cannot be that of a file here, or collides with another name.
+        ResourceError: There is no space, no free inode, or no permission.
     """
     with writing(out):
         out.mkdir()
@@ -312,7 +318,7 @@ def write(
 
 
 class _Tree:
-    """Makes files below one folder."""
+    """Writes files below one folder, and creates the folders that they need."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
@@ -351,7 +357,12 @@ def _facts(data: Buffer, digest: bool) -> tuple[int] | tuple[int, str]:
 
 
 def _save_manifests(columns: SampleColumns, schema: Schema, out: Path, digest: bool) -> tuple[Path, ...]:
-    """Write the manifest of the samples, and one of the files of each further field; name them all."""
+    """Write the manifest of the samples and one manifest per additional field.
+
+    Return the paths of all of them.
+
+    The digest file of `manifest.json` is written and returned as well if `digest` is true.
+    """
     found, values = columns.finish()
     about: dict[str, Any] = {"name": schema.name, "split": schema.split, "root_hint": "."}
     unlabelled = {"label": from_numpy(np.full(len(found["key"]), UNLABELLED))}
@@ -366,5 +377,5 @@ def _save_manifests(columns: SampleColumns, schema: Schema, out: Path, digest: b
 
 
 def open(path: Path) -> TableReader:
-    """Open a folder of plain files with its `manifest.json`, which is read at first use."""
+    """Return a reader for a folder of plain files. Its `manifest.json` is read at first use."""
     return TableReader(path, locate)

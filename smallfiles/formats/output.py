@@ -40,14 +40,15 @@ _PIECES_AT_ONCE = 512  # the kernel takes 1,024 (IOV_MAX)
 
 
 class OutputFile:
-    """Append to a file and hash what is appended, in a thread of its own: samples are read meanwhile.
+    """A file to which data is appended and hashed in a separate thread, while further samples are read.
 
-    What is appended must stay as it is, since it may be written later. At most two pieces of work are kept.
+    Data that is appended must not change afterwards, because it may be written later. At most two pieces of
+    work are kept.
 
     Args:
-        path: A name that is free; or a file that is there, if `start` is given.
-        digest: Whether to take the content digest.
-        start: Where the first byte goes in a file that is there.
+        path: A path that does not exist, or an existing file if `start` is given.
+        digest: Whether to compute the content digest.
+        start: Where the first byte goes in an existing file.
     """
 
     def __init__(self, path: Path, *, digest: bool, start: int | None = None) -> None:
@@ -64,7 +65,10 @@ class OutputFile:
             self._descriptor = os.open(path, flags, 0o666)
 
     def append(self, pieces: Sequence[Buffer]) -> None:
-        """Write all pieces, in order, with as few calls as possible: at the latest in `finish`."""
+        """Append pieces in order, with as few calls as possible.
+
+        They are written in `finish` at the latest.
+        """
         self._held += pieces
         self.position += sum(map(len, pieces))
         if self.position - self._handed >= _WRITTEN_AT_ONCE or len(self._held) >= _PIECES_AT_ONCE:
@@ -72,7 +76,7 @@ class OutputFile:
             self._writing = self._pool.submit(self._write, *self._take())
 
     def _take(self) -> tuple[list[Buffer], int]:
-        """What is held, and where it goes."""
+        """Return the pieces that are held and the position at which they belong. Then hold nothing."""
         taken = self._held, self._handed
         self._held, self._handed = [], self.position
         return taken
@@ -93,18 +97,21 @@ class OutputFile:
                     self._hasher.update(piece)
 
     def rewrite(self, data: Buffer) -> None:
-        """Write over the first bytes: a header that is known last."""
+        """Overwrite the first bytes of the file, for a header whose contents are known only at the end."""
         self.flush()
         write_all(self._descriptor, [data], 0, self.path)
         self._rewritten = len(data)
 
     def flush(self) -> None:
-        """Have everything written that was appended."""
+        """Wait until everything that was appended is written."""
         self._wait()
         self._write(*self._take())
 
     def close(self) -> None:
-        """Close the file; once is enough. Some network file systems tell only here that a quota is full."""
+        """Close the file. More calls do nothing.
+
+        Some network file systems report only here that a quota is exceeded.
+        """
         self._pool.shutdown()  # closed without `finish`, what is still held is not needed
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -112,7 +119,10 @@ class OutputFile:
                 os.close(descriptor)
 
     def finish(self) -> tuple[Path, ...]:
-        """Write what is left, close, write the digest next to it, and name every file that was written."""
+        """Write the rest, close the file, and write its digest beside it.
+
+        Return the paths of all written files.
+        """
         self.flush()
         self.close()
         return save_digest(self.path, self._hasher, self._rewritten)
@@ -125,7 +135,10 @@ class OutputFile:
 
 
 def save_digest(path: Path, hasher: BlockHasher | None, rewritten: int = 0) -> tuple[Path, ...]:
-    """Complete and save the digest of a finished file; name the files there are now."""
+    """Complete the digest of a finished file and save it beside the file. Return the paths of both.
+
+    Without a hasher, write no digest and return only the path of the file.
+    """
     if hasher is None:
         return (path,)
     sidecar = digests.sidecar(path)
@@ -135,7 +148,7 @@ def save_digest(path: Path, hasher: BlockHasher | None, rewritten: int = 0) -> t
 
 
 def add_digest(path: Path) -> tuple[Path, ...]:
-    """Read a file that a library wrote, save its digest next to it, and name both files."""
+    """Read a file that a library wrote, and save its digest beside it. Return the paths of both."""
     sidecar = digests.sidecar(path)
     with writing(sidecar):
         digests.digest_file(path).save(sidecar)
@@ -143,15 +156,15 @@ def add_digest(path: Path) -> tuple[Path, ...]:
 
 
 def packed(out: Path, format: str, samples: int, payload_bytes: int, files: Sequence[Path]) -> Packed:
-    """The report of a writer."""
+    """Return the report of a writer."""
     file_bytes = sum(file.stat().st_size for file in files)
     return Packed(out, format, samples, payload_bytes, file_bytes, tuple(files))
 
 
 def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Path) -> int:
-    """Write all pieces at `position` of `path`, however many calls that takes; where they end.
+    """Write all pieces at `position` of `path`, with as many calls as it takes. Return where they end.
 
-    What is written by position may be written again, so storage that does not answer is waited for.
+    Data that is written by position may be written again, so this waits for storage that does not answer.
     """
     rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     try:
@@ -168,12 +181,12 @@ def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Pa
 
 
 class ArrowSink:
-    """What pyarrow writes to: small pieces are held back, so that each batch is one call.
+    """A file object to which pyarrow writes. Small pieces are held back, so that each batch takes one call.
 
-    pyarrow hands over the columns as they are, without a copy: what reuses their memory must `flush` before.
+    pyarrow hands over the columns without a copy. Code that reuses their memory must call `flush` before.
 
     Args:
-        append: Takes the pieces, in order.
+        append: Is called with the pieces, in order.
     """
 
     closed = False
@@ -184,17 +197,17 @@ class ArrowSink:
         self._held_bytes = self._bytes = 0
         self._stand_ins: dict[int, list[Buffer]] = {}
         self.starts: dict[int, int] = {}
-        """Where each column begins that was written in place of a stand-in, by the address of this."""
+        """Where each column that replaced a stand-in begins, by the memory address of the stand-in."""
 
     def redirect(self, append: Callable[[list[Buffer]], object]) -> None:
-        """Hand over to `append` what is written from now on."""
+        """Send everything that is written from now on to `append`."""
         self.flush()
         self._append = append
 
     def instead(self, stand_in: pa.Buffer, pieces: list[Buffer]) -> None:
-        """Write `pieces` where pyarrow hands over `stand_in`, a buffer of as many bytes that stays unfilled.
+        """Write `pieces` where pyarrow hands over `stand_in`, a buffer of the same size that is never filled.
 
-        So samples that lie in many places become one column and are never copied to one place.
+        So samples that lie in many places become one column without being copied to one place.
         """
         if stand_in.size:  # an empty one is not handed over
             self._stand_ins[stand_in.address] = pieces
@@ -240,16 +253,16 @@ _STEM = r"^(.*[^/])\.[^./]*$"
 
 
 class SampleColumns:
-    """The columns of a whole file while they grow.
+    """The columns of a packed file while samples are added to it.
 
     Args:
         out: The file, for messages.
         schema: What is packed, with the columns of all values.
         labels: The labels that the layout can hold.
-        more: Further columns of numbers or texts, after the keys.
+        more: Additional columns of numbers or texts, after the keys: their types by name.
 
     Raises:
-        FormatError: The columns of values are not what every format and program takes them for, or the layout
+        FormatError: The label, captions, or meta column has a wrong type or missing values, or the layout
             cannot hold a label.
     """
 
@@ -287,19 +300,19 @@ class SampleColumns:
             )
 
     def add(self, sample: Sample, *more: Any) -> None:
-        """Add everything but the bytes of a sample.
+        """Add everything except the bytes of a sample.
 
         Args:
-            sample: What is packed next.
-            *more: Values of the further columns.
+            sample: The sample that is packed next.
+            *more: Its values in the additional columns.
 
         Raises:
-            FormatError: Its key is no valid one.
+            FormatError: The key of the sample is not valid.
         """
         self.append(key_of(sample, self._out), sample.row, *more)
 
     def append(self, key: str, row: int, *more: Any) -> None:
-        """Add a sample whose key was checked elsewhere."""
+        """Add a sample whose key has already been checked."""
         self._rows.append((key, *more))
         self._numbers.append(row)
         if len(self._rows) == _ROWS_AT_ONCE:
@@ -312,27 +325,27 @@ class SampleColumns:
         self.extend({name: column(own, kind) for (name, kind), own in zip(kinds, columns, strict=True)}, ())
 
     def extend(self, columns: Mapping[str, pa.Array], rows: Iterable[int]) -> None:
-        """Add columns of samples that were checked elsewhere, and their rows in the values of the schema."""
+        """Add columns of samples that were already checked, and their row numbers in the schema's values."""
         for name, values in columns.items():
             self._grown[name].extend(values)
         self._numbers.extend(rows)
 
     def finish(self) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
-        """Return the columns as one array each by name, and those of the values.
+        """Return two dictionaries of columns by name: the keys with the additional columns, and the values.
 
         Raises:
-            FormatError: There is no such row of values.
-            ManifestError: One holds more than 2 GB of text.
+            FormatError: A sample refers to a row of values that does not exist.
+            ManifestError: A column holds more than 2 GB of text.
         """
         self._grow()
         found = {name: self._grown.pop(name).finish() for name in self.kinds}
         return found, self.values_of(self._numbers)
 
     def values_of(self, numbers: array[int]) -> dict[str, pa.Array]:
-        """Return the columns of the values of these rows; JSON objects in their canonical form.
+        """Return the columns of values, restricted to these rows. JSON objects are in their canonical form.
 
         Raises:
-            FormatError: There is no such row of values.
+            FormatError: One of these rows does not exist.
         """
         rows, count = np.array(numbers, np.int64), min(map(len, self._values.values()))
         whole = len(rows) == count and bool((rows == np.arange(count)).all())
@@ -345,7 +358,7 @@ class SampleColumns:
 
 
 def _canonical(texts: pa.StringArray, out: Path) -> pa.StringArray:
-    """JSON objects as equal texts where they are equal."""
+    """Rewrite JSON objects in their canonical form, so that equal objects have equal texts."""
     parts = [column([], pa.string())]
     for start in range(0, len(texts), _ROWS_AT_ONCE):
         some = texts.slice(start, _ROWS_AT_ONCE).to_pylist()
@@ -355,7 +368,7 @@ def _canonical(texts: pa.StringArray, out: Path) -> pa.StringArray:
 
 
 def no_row(out: Path, first: int, last: int, count: int) -> FormatError:
-    """The error for samples whose values are in rows that are not there."""
+    """Return the error for samples whose rows of values do not exist."""
     return FormatError(
         f"the samples for {out} have rows from {first} to {last}, of {count:,}",
         expected="for each sample its row in the columns of the schema",
@@ -364,14 +377,14 @@ def no_row(out: Path, first: int, last: int, count: int) -> FormatError:
 
 
 def object_of(text: str, out: Path) -> Meta:
-    """The JSON object in a text.
+    """Parse a text as a JSON object.
 
     Args:
-        text: What should be one.
+        text: The text of the object.
         out: The output, for messages.
 
     Raises:
-        FormatError: It is none.
+        FormatError: The text is not a JSON object.
     """
     try:
         found = json.loads(text)
@@ -387,7 +400,14 @@ def object_of(text: str, out: Path) -> Meta:
 
 
 def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object]) -> None:
-    """Write an Arrow file of one record batch, so that each column is one run of memory; without a copy."""
+    """Write an Arrow file of one record batch without copying it.
+
+    With a single record batch, each column is one contiguous run of memory.
+
+    Args:
+        batch: The record batch.
+        append: Is called with the pieces of the file, in order.
+    """
     sink = ArrowSink(append)
     with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, batch.schema) as writer:
         writer.write_batch(batch)
@@ -395,7 +415,7 @@ def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object])
 
 
 def refuse_fields(out: Path, schema: Schema, layout: str) -> None:
-    """Refuse further fields where the format has no place for them.
+    """Refuse a set with additional fields, for a format that cannot store them.
 
     Args:
         out: The output.
@@ -403,7 +423,7 @@ def refuse_fields(out: Path, schema: Schema, layout: str) -> None:
         layout: Name of the format or layout.
 
     Raises:
-        FormatError: There are some.
+        FormatError: The set has additional fields.
     """
     if names := schema.fields:
         raise FormatError(
@@ -415,10 +435,10 @@ def refuse_fields(out: Path, schema: Schema, layout: str) -> None:
 
 
 def key_of(sample: Sample, out: Path) -> str:
-    """The key of a sample, if it is valid.
+    """Return the key of a sample if it is valid.
 
     Raises:
-        FormatError: It is absolute, leaves its folder, or is no name.
+        FormatError: The key is absolute, leaves its folder, or is not a valid name.
     """
     problem = key_problem(sample.key)
     if problem is not None:
@@ -431,12 +451,12 @@ def key_of(sample: Sample, out: Path) -> str:
 
 
 def unwritable(key: str, out: Path, problem: str) -> FormatError:
-    """The error for a key that cannot be the name of a file in `out`.
+    """Return the error for a key that cannot be the name of a file in `out`.
 
     Args:
         key: The key.
         out: The output.
-        problem: What is wrong with it; continues the sentence.
+        problem: What is wrong with the key. It continues the sentence.
     """
     return FormatError(
         f"the key {key if len(key) < 200 else key[:200] + '…'!r} for {out} {problem}",
@@ -454,7 +474,7 @@ def check_file_name(key: str, out: Path, reserved: Container[str]) -> None:
         reserved: Names that the output itself uses.
 
     Raises:
-        FormatError: A part of it is too long, or reserved.
+        FormatError: A component of the key is too long, or its first component is reserved.
     """
     if not is_writable_name(key):
         raise unwritable(key, out, f"has a part of more than {MAX_COMPONENT_BYTES} bytes")
@@ -463,22 +483,22 @@ def check_file_name(key: str, out: Path, reserved: Container[str]) -> None:
 
 
 def path_in_tree(key: str, field: str, suffix: str) -> str:
-    """Return where a file of a sample is in a tree of files: at its key, or beside it.
+    """Return the path of a file of a sample in a tree of files: the key, or a name derived from the key.
 
     Example:
         >>> path_in_tree("images/001.jpg", "mask", ".png"), path_in_tree("images/001.jpg", "", "")
         ('images/001.mask.png', 'images/001.jpg')
 
     Args:
-        key: Of the sample.
-        field: Name of the field; the default field has none.
-        suffix: Of its files, with its dot.
+        key: Key of the sample.
+        field: Name of the field. It is empty for the default field.
+        suffix: Suffix of the field's files, with its dot.
     """
     return "{}.{}{}".format(re.sub(_STEM, r"\1", key), field, suffix) if field else key
 
 
 def file_names(sample: Sample, schema: Schema, out: Path, reserved: Container[str]) -> list[str]:
-    """Return the name of each file of a sample in a tree of files, checked; see `check_file_name`."""
+    """Return the name of each file of a sample in a tree of files. See `check_file_name` for the check."""
     names = [path_in_tree(sample.key, blob.name, blob.suffix) for blob in schema.all_blobs]
     for name in names:
         check_file_name(name, out, reserved)
@@ -486,7 +506,7 @@ def file_names(sample: Sample, schema: Schema, out: Path, reserved: Container[st
 
 
 def paths_in_tree(keys: pa.StringArray, field: str, suffix: str) -> pa.StringArray:
-    """Return the same for all samples at once."""
+    """Return the paths of the files of one field in a tree of files, for all samples. See `path_in_tree`."""
     if not field:
         return keys
     stems = pc.replace_substring_regex(keys, pattern=_STEM, replacement=r"\1")
@@ -494,6 +514,9 @@ def paths_in_tree(keys: pa.StringArray, field: str, suffix: str) -> pa.StringArr
 
 
 def json_text(value: Any, *, canonical: bool = True) -> str:
-    """Compact JSON; `canonical` sorts the keys and writes ASCII, so that equal objects give equal text."""
+    """Return a value as compact JSON.
+
+    With `canonical`, keys are sorted and the text is ASCII, so that equal objects give equal text.
+    """
     text = (_CANONICAL if canonical else _PLAIN)(value)
     return text if is_utf8(text) else _CANONICAL(value)  # what is no Unicode stays escaped

@@ -48,11 +48,11 @@ _NAMES |= {"keys": "digest of all keys in their order"}
 class TableReader(Reader):
     """Random access to the samples of a packed file, whatever its format.
 
-    A method that reads blobs takes the name of their field; without one, it reads the default field.
+    A method that reads blobs takes the name of their field. Without a name, it reads the default field.
 
     Args:
         path: The packed file or folder.
-        locate: The format's function that opens it; it can be pickled.
+        locate: The function of the format that opens the file. It can be pickled.
     """
 
     def __init__(self, path: Path, locate: Locate) -> None:
@@ -64,7 +64,7 @@ class TableReader(Reader):
         self._closed = False
 
     def _table(self) -> SampleTable:
-        """Return the table that this process opened; open it if need be."""
+        """Return the table that this process opened. Open it if necessary."""
         opened = self._opened
         if opened is not None and (opened[1].outlives_fork or opened[0] == os.getpid()):
             return opened[1]
@@ -87,7 +87,7 @@ class TableReader(Reader):
         return self._locate(self.path)
 
     def close(self) -> None:
-        """Release the file. Views that were returned stay valid; later reads are refused."""
+        """Release the file. Views that were returned stay valid, and later reads are refused."""
         self._closed = True
         self._opened = None
 
@@ -108,12 +108,12 @@ class TableReader(Reader):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names in label order; empty if unknown."""
+        """Class names in label order. It is empty if the names are not known."""
         return self._table().classes
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """Name and kind of each field: the suffix of its files, or the Arrow type of its values."""
+        """The kind of each field by its name: the suffix of its files, or the Arrow type of its values."""
         table = self._table()
         values = {**table.kinds, **{name: each.type for name, each in self.added().items()}}
         files = {name: extents.suffix for name, extents in table.blobs.items()}
@@ -128,7 +128,7 @@ class TableReader(Reader):
         return self._table().key(self._checked(index))
 
     def unread(self) -> Sequence[Any]:
-        """Return the archives of members that belong to no field."""
+        """Return an index of the files that belong to no field, for each archive that has such files."""
         return self._table().unread
 
     def added(self) -> dict[str, pa.Array]:
@@ -141,10 +141,10 @@ class TableReader(Reader):
         return self._added
 
     def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
-        """Return the values of fields, of all samples or of some; see `Reader.table`.
+        """Return the values of fields, for all samples or for some. See `Reader.table`.
 
         Raises:
-            UsageError: There is no such field of values, or no such sample.
+            UsageError: A field of values or a sample does not exist.
         """
         at = None if rows is None else self._checked_rows(rows)
         table, later = self._table(), self.added()
@@ -171,7 +171,7 @@ class TableReader(Reader):
 
     @property
     def set_digest(self) -> str | None:
-        """The digest of the set that was packed; None where a format does not record it."""
+        """The digest of the set that was packed. It is None if the format does not record the digest."""
         digest = self._table().record.get("schema", {}).get("manifest_digest")
         return str(digest) if digest else None
 
@@ -179,7 +179,7 @@ class TableReader(Reader):
         """Return access to the blobs of a field.
 
         Raises:
-            UsageError: There is no such field.
+            UsageError: There is no field of this name.
         """
         self._extents(name)
         return FieldBlobs(self, name)
@@ -200,42 +200,43 @@ class TableReader(Reader):
         )
 
     def size(self, index: int, field: str = "") -> int:
-        """Return the number of bytes of one blob."""
+        """Return the size of one blob in bytes."""
         return self._extents(field).size(self._checked(index))
 
     def read(self, index: int, field: str = "") -> Buffer:
-        """Return the bytes of one blob; see `Reader.read`."""
+        """Return the bytes of one blob. See `Reader.read`."""
         table = self._table()
         extents = self._extents(field) if field else table.first
         known = type(index) is int and 0 <= index < table.count
         return extents.read(index if known else self._checked(index))
 
     def span(self, index: int, field: str = "") -> tuple[Path, int, int] | None:
-        """Return where a blob is: file, first byte, end; None if it is not stored in one piece.
+        """Return the file that contains a blob, its first byte in the file, and its end (exclusive).
 
-        `verify` uses it to name the samples in a damaged block.
+        Return None if the blob is not stored in one piece. `verify` uses this to name the samples in a
+        damaged block.
         """
         return self._extents(field).span(self._checked(index))
 
     def sha256(self, index: int, field: str = "") -> str | None:
-        """Return the recorded SHA-256 of a blob (hexadecimal), where the format has it."""
+        """Return the recorded SHA-256 of a blob (hexadecimal). Return None if it was not recorded."""
         return self._extents(field).sha256(self._checked(index))
 
     def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
-        """Return several blobs in the requested order; see `read_fields`."""
+        """Return several blobs in the requested order. See `read_fields`."""
         return self.read_fields(indices, [field])[0]
 
     def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
         """Return the blobs of several samples and fields.
 
-        All are announced to the kernel in stored order before the first is read.
+        All blobs are announced to the kernel in stored order before the first blob is read.
 
         Args:
             indices: Numbers of the samples.
-            fields: Names of the fields; the empty name is that of the default field.
+            fields: Names of the fields. The name of the default field is empty.
 
         Returns:
-            For each field the blobs in the order of `indices`.
+            For each field, its blobs in the order of `indices`.
         """
         table, extents = self._table(), [self._extents(field) for field in fields]
         wanted = self._checked_rows(indices).tolist()
@@ -251,11 +252,14 @@ class TableReader(Reader):
         return [[blobs[row] for row in wanted] for blobs in by_field]
 
     def shard_sizes(self) -> tuple[int, ...]:
-        """Return the number of samples in each shard, in stored order; loaders distribute ranges of them."""
+        """Return the number of samples in each shard, in stored order.
+
+        Loaders distribute ranges of shards.
+        """
         return self._table().shard_sizes()
 
     def info(self) -> dict[str, Any]:
-        """Return JSON-ready facts: format, samples, bytes, layout, provenance."""
+        """Return facts that can be written as JSON: format, samples, bytes, layout, provenance."""
         return self._table().info()
 
     def __iter__(self) -> Iterator[Sample]:
@@ -264,7 +268,10 @@ class TableReader(Reader):
             yield Sample(self.key(index), tuple(self.read(index, name) for name in blobs), index)
 
     def _checked(self, index: int) -> int:
-        """Return `index` counted from the front; negative ones count from the end, as in a list."""
+        """Return `index` counted from the front. Negative indices count from the end, as in a list.
+
+        An index outside the set raises an error.
+        """
         count, index = len(self), operator.index(index)
         if 0 <= index < count:
             return index
@@ -289,8 +296,8 @@ class FieldBlobs:
     """The blobs of one field of a reader.
 
     Args:
-        reader: Has the samples.
-        name: Of the field.
+        reader: The reader of the samples.
+        name: Name of the field.
     """
 
     def __init__(self, reader: Reader, name: str) -> None:
@@ -300,7 +307,7 @@ class FieldBlobs:
         return len(self.reader)
 
     def size(self, index: int) -> int:
-        """Return the number of bytes of one blob."""
+        """Return the size of one blob in bytes."""
         return self.reader.size(index, self.name)
 
     def read(self, index: int) -> Buffer:
@@ -308,16 +315,16 @@ class FieldBlobs:
         return self.reader.read(index, self.name)
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Return several, in the requested order."""
+        """Return several blobs in the requested order."""
         return self.reader.read_many(indices, self.name)
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Return where a blob is; see `TableReader.span`."""
+        """Return where a blob is. See `TableReader.span`."""
         return self.reader.span(index, self.name)
 
 
 def _read_places(places: list[Place], in_stored_order: bool) -> list[Buffer]:
-    """Announce blobs in stored order, and read them in this order; return them in that of `places`."""
+    """Announce and read blobs in the order in which they are stored. Return them in the order of `places`."""
     if not in_stored_order:
         order = sorted(range(len(places)), key=lambda number: places[number][1])
         found = _read_places([places[number] for number in order], True)
@@ -327,10 +334,10 @@ def _read_places(places: list[Place], in_stored_order: bool) -> list[Buffer]:
 
 
 def _reduced(view: memoryview) -> tuple[Any, ...]:
-    """Tell how a view is sent to another process: as a copy of its bytes.
+    """Return how to pickle a view for another process: as a copy of its bytes.
 
-    Without this, a `DataLoader` worker whose data set returns what `read` gave cannot send it, and the
-    training waits for ever.
+    Without this, a `DataLoader` worker whose data set returns the result of `read` cannot send it, and the
+    training waits forever.
     """
     if view.format != "B" or view.ndim != 1:  # not one of ours
         raise TypeError(f"cannot pickle a memoryview of format {view.format!r} in {view.ndim} dimensions")
@@ -342,22 +349,29 @@ ForkingPickler.register(memoryview, _reduced)
 
 
 def no_values(count: int) -> pa.Table:
-    """Return a table without columns, but of so many rows."""
+    """Return a table with this number of rows and without columns."""
     return pa.table({"row": from_numpy(np.arange(count, dtype=np.int64))}).select([])
 
 
 class SampleIndexError(UsageError, IndexError):
-    """An index outside the reader; also an IndexError, so that iteration protocols end."""
+    """The error for an index outside the reader.
+
+    It is also an IndexError, so that iteration protocols end.
+    """
 
 
 def write_added(reader: Reader, values: pa.Table, path: Path, rule: Mapping[str, Any]) -> ContentDigest:
-    """Write columns in the order of a reader's samples, bound to these; beside it, the digest of the file.
+    """Write columns as a file of fields for the samples of a reader.
+
+    The content digest of the file is written beside it. The file records which samples it belongs to, and in
+    which order.
 
     Args:
-        reader: Of the packed set.
-        values: A row for each sample.
+        reader: Reads the packed set.
+        values: The columns, with one row per sample, in the order of the reader.
         path: The file to write.
-        rule: By which the values were made, for the record; empty if they came from a table.
+        rule: The rule by which the values were computed, for the record. It is empty if they came from a
+            table.
 
     Returns:
         The content digest of the file.
@@ -373,15 +387,15 @@ def write_added(reader: Reader, values: pa.Table, path: Path, rule: Mapping[str,
 
 
 def added_columns(reader: Reader, packed: Iterable[str], files: Iterable[Path]) -> dict[str, pa.Array]:
-    """The values that were added to a packed set.
+    """Return the values that were added to a packed set, as one column per field, by the name of the field.
 
     Args:
-        reader: Of the packed set.
+        reader: Reads the packed set.
         packed: Names of the fields that were packed.
-        files: With these values.
+        files: The files with the added values.
 
     Raises:
-        FormatError: A file is damaged, belongs to other samples, or has a field that is there already.
+        FormatError: A file is damaged, belongs to other samples, or has a field whose name is taken.
     """
     columns: dict[str, pa.Array] = {}
     taken = dict.fromkeys(packed, reader.path)
@@ -399,15 +413,15 @@ def added_columns(reader: Reader, packed: Iterable[str], files: Iterable[Path]) 
 
 
 def read_added(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
-    """The columns of a file, over its memory.
+    """Return the columns of a file of fields, over the memory of the file if it is mapped.
 
     Args:
-        file: What `write` wrote.
-        reader: Of the packed set that it lies beside.
-        full: Whether all keys are compared.
+        file: A file that `write` wrote.
+        reader: Reads the packed set that the file lies beside.
+        full: Whether to compare all keys. Otherwise, 64 keys are compared.
 
     Raises:
-        FormatError: It is damaged, or belongs to other samples.
+        FormatError: The file is damaged, or belongs to other samples.
     """
     with damage_reported(file):
         found = ByteFile(file)
@@ -425,20 +439,23 @@ def read_added(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
 
 
 def rule_of_added(file: Path) -> dict[str, Any]:
-    """Return the rule by which the values of a file were made; empty if they came from a table."""
+    """Return the rule by which the values of a file were computed. It is empty if they came from a table."""
     with damage_reported(file), pa.OSFile(str(file)) as opened:
         metadata = pa.ipc.open_file(opened).schema.metadata or {}
         return dict(load_record(metadata.get(_METADATA)).get(_RULE) or {})
 
 
 def _binding(reader: Reader) -> dict[str, Any]:
-    """What a file of fields records of the samples that it belongs to, as far as that is found quickly."""
+    """Return what a file of fields records about its samples, as far as that can be computed quickly.
+
+    These are the number of samples, the set digest, and a digest of 64 keys.
+    """
     some = column([reader.key(row) for row in spread(len(reader), _COMPARED)], pa.string())
     return {"rows": len(reader), "set": reader.set_digest, "some_keys": key_digest(some)}
 
 
 def _refuse_others(file: Path, reader: Reader, recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Refuse a file that was not made for the samples of a reader, in their order."""
+    """Refuse a file that was not made for the samples of a reader in their order."""
     for name, value in found.items():
         if recorded.get(name) != value:
             raise FormatError(

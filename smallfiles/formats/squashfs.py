@@ -81,7 +81,7 @@ from smallfiles.manifest.listing import Files
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 TABLE = ".smallfiles/samples.arrow"
-"""The table in files that were packed before it left the tree."""
+"""Path of the table in files that were packed when the table was still a file of the tree."""
 
 ALIGNMENT = 64
 _TEXT = """\
@@ -101,14 +101,18 @@ _FLAG = "--source folder with the tree that was unpacked from it"
 
 
 def readme(position: int) -> bytes:
-    """The text, padded so that what follows it begins at a multiple of `ALIGNMENT`."""
+    """Return a text for people who look inside the file, padded with line feeds.
+
+    The padding makes what follows the text begin at a multiple of `ALIGNMENT` bytes. `position` is the offset
+    of the text in the file.
+    """
     text = _TEXT.encode("ascii")
     return text + b"\n" * (-(position + len(text)) % ALIGNMENT)
 
 
 @contextmanager
 def as_sentences() -> Iterator[None]:
-    """Turn an error of `pysquashfs` into the error of this package with the same sentence."""
+    """Turn an error of `pysquashfs` into an error of this package with the same message."""
     try:
         yield
     except SquashFSError as error:
@@ -126,15 +130,15 @@ def as_sentences() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """The samples in a squashfs file of another program.
+    """The samples in a squashfs file that another program wrote.
 
     Args:
-        keys: Of all samples.
-        labels: The class number of each.
+        keys: The keys of all samples.
+        labels: The class number of each sample.
         classes: Names of the classes.
-        rows: The number of each among the files.
+        rows: The number of each sample's file among all files.
         split: Canonical name of the split.
-        ignored: Number of files that are no samples of it.
+        ignored: Number of files that are not samples of this split.
     """
 
     keys: pa.StringArray
@@ -145,21 +149,21 @@ class Foreign:
     ignored: int
 
     def columns(self, path: Path) -> Columns:
-        """Return keys and labels as a table, as it is in a file that this package packed."""
+        """Return keys and labels as a table, as it would be in a file that this package packed."""
         views: list[Buffer] = []
         write_table(pa.record_batch([self.keys, self.labels], ["key", "label"]), views.extend)
         return Columns(path, b"".join(views))
 
 
 def find_samples(image: SquashFS, split: str | None) -> Foreign:
-    """Find the samples and their labels.
+    """Find the samples in a squashfs file of another program, and their labels.
 
     Args:
         image: The squashfs file.
         split: The requested split, or None.
 
     Raises:
-        FormatError: The split is not there, or must be chosen; or a name or a link makes no sense.
+        FormatError: The split does not exist or must be chosen, or a name or a link makes no sense.
     """
     archive = index(image)
     are_images = archive.having(IMAGE_SUFFIXES)
@@ -176,14 +180,17 @@ def find_samples(image: SquashFS, split: str | None) -> Foreign:
 
 
 class SquashedTree(Archive):
-    """The files of a squashfs file; `offsets` are their numbers in it."""
+    """The files of a squashfs file, in the form of an archive.
+
+    `offsets` are their numbers in the squashfs file.
+    """
 
 
 def index(image: SquashFS) -> SquashedTree:
-    """Return the files of a squashfs file, those that its links lead to included, without hidden ones.
+    """Return the files of a squashfs file, including those that its links lead to, and without hidden files.
 
     Raises:
-        FormatError: A name is not portable, or a link leads out.
+        FormatError: A name is not portable, or a link leads out of the tree.
     """
     files, others, found = image.index.files, image.index.others, Members()
     for row in range(len(files)):
@@ -211,12 +218,12 @@ class SquashedFile:
         self._image = SquashFS(path)
 
     def read(self, start: int, stop: int) -> bytes:
-        """The first `stop - start` bytes of file number `start`."""
+        """Return the first `stop - start` bytes of file number `start`."""
         with as_sentences():
             return self._image.read_at(start)[: stop - start]
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """A whole file into a buffer of its size, a block at a time."""
+        """Read the whole file number `start` into a buffer of the file's size, one block at a time."""
         got = 0
         with as_sentences():
             for piece in self._image.chunks(self._image.paths[start]):
@@ -229,11 +236,11 @@ def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> 
 
     Args:
         path: The file.
-        split: In a file of another program whose folders are splits: which one.
+        split: The split to read, for a file of another program whose folders are splits.
         access: How samples that are stored raw are fetched.
 
     Raises:
-        FormatError: It is damaged, or the split must be chosen.
+        FormatError: The file is damaged, or the split must be chosen.
     """
     file = ByteFile(path, access)
     with as_sentences():
@@ -254,7 +261,7 @@ def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> 
 
 
 def _found_by_name(file: ByteFile, columns: Columns, image: SquashFS) -> dict[str, Extents]:
-    """Find the files of all samples by their names, where they are compressed or in pieces."""
+    """Find the files of all samples by their names, for files that are compressed or in several pieces."""
     extents: dict[str, Extents] = {}
     for field, suffix in columns.suffixes.items():
         names = paths_in_tree(columns["key"], field, suffix)
@@ -270,13 +277,13 @@ def _found_by_name(file: ByteFile, columns: Columns, image: SquashFS) -> dict[st
 
 
 class _FilesByInode(Stored):
-    """Files in any squashfs file, where some may be compressed or in pieces.
+    """Files in any squashfs file, some of which may be compressed or in several pieces.
 
     Args:
         file: The squashfs file.
-        image: It, with its inodes.
-        rows: The number of each file in it.
-        suffix: Of the files.
+        image: The squashfs file with its inodes.
+        rows: The number of each file in the squashfs file.
+        suffix: Suffix of the files.
     """
 
     def __init__(self, file: ByteFile, image: SquashFS, rows: list[int], suffix: str = "") -> None:
@@ -298,7 +305,7 @@ class _FilesByInode(Stored):
 
 
 class _Decoded:
-    """A file that is compressed or in pieces; positions count from where its stored bytes begin."""
+    """A file that is compressed or in several pieces. Positions count from where its stored bytes begin."""
 
     is_stored = False
 
@@ -307,7 +314,7 @@ class _Decoded:
         self._file, self._image, self._number, self._stored = file, image, number, stored
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the whole file, decoded: `start` and `stop` are its ends."""
+        """Return the whole file, decoded. `start` and `stop` must be its first byte and its end."""
         with as_sentences():
             return self._image.read_at(self._number)
 
@@ -317,15 +324,15 @@ class _Decoded:
 
 
 class SquashFSTable(EmbeddedTable):
-    """A squashfs file and its samples.
+    """The table of samples of a squashfs file.
 
     Args:
         file: The squashfs file.
-        block: Its superblock.
+        block: The superblock of the file.
         columns: Keys and values.
-        files: Where the files of each field are.
-        image: It, with its inodes, where they were needed.
-        other: What was found in a file of another program.
+        files: The extents of each field's files.
+        image: The squashfs file with its inodes. It is None if the inodes were not needed.
+        other: The samples that were found in a file of another program. It is None for our files.
     """
 
     format = "squashfs"
@@ -362,10 +369,10 @@ class SquashFSTable(EmbeddedTable):
 
 
 def tree_of(path: Path) -> SquashedTree | None:
-    """Return the files of a squashfs file that another program wrote; None if `pack` wrote it.
+    """Return the files of a squashfs file that another program wrote. Return None if `pack` wrote it.
 
     Raises:
-        FormatError: It is damaged, a name is not portable, or a link leads out.
+        FormatError: The file is damaged, a name is not portable, or a link leads out of the tree.
     """
     with as_sentences():
         end = superblock.read(ImageFile(path)).inode_table
@@ -381,9 +388,10 @@ class Options:
 
     Args:
         compression: `none`; or `gzip` or `zstd` for data that compresses (JSON, raw pixels).
-        level: Of the compressor; None for its default.
-        block_bytes: A power of two from 4,096 to 1,048,576; the unit of compression.
-        fragments: Put the ends of files into shared blocks: smaller, and slow to read at random.
+        level: Level of the compressor. None means its default.
+        block_bytes: The unit of compression in bytes, a power of two from 4,096 to 1,048,576.
+        fragments: Whether to put the ends of files into shared blocks. The file becomes smaller, and slow to
+            read at random.
     """
 
     compression: Literal["none", "gzip", "zstd"] = "none"
@@ -421,22 +429,23 @@ def write(
 ) -> Packed:
     """Write samples into one squashfs file.
 
-    A million files become one, so that a parallel file system sees one open instead of a million; and
-    programs that need a tree can mount it.
+    A million files become one, so that a parallel file system sees one open instead of a million. Programs
+    that need a tree can mount the file.
 
     Args:
-        samples: In the order in which they are stored.
-        out: A name that does not exist.
+        samples: The samples, in the order in which they are stored.
+        out: A path that does not exist.
         schema: What is packed.
         options: Compression and blocks.
-        digest: Whether to write the content digest beside it.
+        digest: Whether to write the content digest beside the file.
 
     Returns:
         What was written.
 
     Raises:
-        FormatError: A name cannot be that of a file or collides with another, or a sample does not fit.
-        ResourceError: No space or no permission.
+        FormatError: A key cannot be the name of a file or collides with another name, or a sample does not
+            fit.
+        ResourceError: There is no space or no permission.
     """
     options = options or Options()
     settings = options.settings()
@@ -461,7 +470,10 @@ def write(
 
 
 def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
-    """Size of each file of a sample, and where it begins if they follow each other in one piece."""
+    """Yield the size in bytes of each file of a sample, followed by its offset if `placed` is true.
+
+    The files follow each other without gaps from `position` on.
+    """
     for data in sample.blobs:
         yield len(data)
         if placed:
@@ -470,7 +482,7 @@ def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
 
 
 def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]]:
-    """Name and bytes of each file of a sample, all names checked."""
+    """Return the name and the bytes of each file of a sample, after checking all names."""
     names = file_names(sample, schema, out, ())
     for name in names:
         if len(name.encode()) > MAX_PATH_BYTES:
@@ -479,7 +491,7 @@ def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]
 
 
 def _record(file: OutputFile, columns: SampleColumns, schema: Schema, options: Options) -> Iterator[Buffer]:
-    """Yield what follows the data: a text, the table, and where the table is."""
+    """Yield the parts that follow the data: a text, the table, and 32 bytes that say where the table is."""
     yield readme(file.position)
     start = file.position
     yield from pieces(columns, record_of("squashfs", schema, options))
@@ -487,15 +499,15 @@ def _record(file: OutputFile, columns: SampleColumns, schema: Schema, options: O
 
 
 def open(path: Path, *, split: str | None = None, access: Access = "auto") -> TableReader:
-    """Open a squashfs file, ours or any other.
+    """Open a squashfs file of this package or of any other program.
 
     Args:
         path: The file.
-        split: In a file of another program whose folders are splits: which one; if None the only one, or
-            `train`.
-        access: `mmap`, `pread`, or `auto` to choose by file system; for samples that are stored raw.
+        split: The split to read, for a file of another program whose folders are splits. If it is None, the
+            only split is read, or `train`.
+        access: `mmap`, `pread`, or `auto` to choose by file system. This applies to samples stored raw.
 
     Returns:
-        The reader; the file is touched at first use.
+        The reader. It opens the file at first use.
     """
     return TableReader(path, partial(locate, split=split, access=access))

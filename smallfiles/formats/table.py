@@ -45,8 +45,8 @@ _Value = TypeVar("_Value")
 class computed_once(Generic[_Value]):
     """An attribute that is computed when it is first used, without a lock.
 
-    Before Python 3.12, `functools.cached_property` holds a lock meanwhile. A worker that is forked at this
-    moment would wait for it forever.
+    Before Python 3.12, `functools.cached_property` holds a lock during the computation. A worker that is
+    forked at this moment would wait for the lock forever.
     """
 
     def __init__(self, make: Callable[[Any], _Value]) -> None:
@@ -58,10 +58,11 @@ class computed_once(Generic[_Value]):
 
 
 class ByteSource(Protocol):
-    """Bytes by position: a file, or something that is read as if it were one.
+    """A source of bytes that are read by position: a file, or an object that is read as if it were a file.
 
     Args:
-        is_stored: Whether a range of the source is that range of the file `path`; else it is decoded.
+        is_stored: Whether a range of the source is the same range of the file `path`. Otherwise, the bytes
+            are decoded.
     """
 
     @property
@@ -74,21 +75,24 @@ class ByteSource(Protocol):
     def is_stored(self) -> bool: ...
 
     def read(self, start: int, stop: int) -> Buffer:
-        """Return the bytes from `start` to `stop`; raise an error if some are missing."""
+        """Return the bytes from `start` to `stop`. Raise an error if some are missing."""
 
     def prefetch(self, start: int, stop: int) -> None:
         """Announce that these bytes will be read soon."""
 
 
 Place: TypeAlias = tuple[ByteSource, int, int]
-"""Source, first byte, and end of a blob; an end of -1 is that of the source, whose size is not known yet."""
+"""Source, first byte, and end (exclusive) of a blob.
+
+An end of -1 is the end of the source, whose size is unknown.
+"""
 
 
 class Extents(ABC):
     """Where the blobs of one field are, for each sample.
 
     Args:
-        suffix: Of the files; that of the default field comes from the keys.
+        suffix: Suffix of the files. The suffix of the default field comes from the keys.
     """
 
     suffix = ""
@@ -98,14 +102,17 @@ class Extents(ABC):
 
     @abstractmethod
     def place(self, row: int) -> Place:
-        """Return where the blob of one sample is, inside its source."""
+        """Return the source that holds the blob of one sample, and where the blob is in this source."""
 
     @abstractmethod
     def total_bytes(self) -> int | None:
-        """Return the sum of all sizes; None if it would take a look at each file."""
+        """Return the total size of all blobs in bytes.
+
+        Return None if each file would have to be inspected.
+        """
 
     def size(self, row: int) -> int:
-        """Return the number of bytes of one blob."""
+        """Return the size of one blob in bytes."""
         source, start, stop = self.place(row)
         return source.size if stop < 0 else stop - start
 
@@ -115,27 +122,30 @@ class Extents(ABC):
         return memoryview(source.read(start, stop))
 
     def span(self, row: int) -> tuple[Path, int, int] | None:
-        """Return file, first byte, and end of one blob; None if it is not stored in one piece."""
+        """Return the file that contains one blob, the blob's first byte, and its end (exclusive).
+
+        Return None if the blob is not stored in one piece.
+        """
         source, start, stop = self.place(row)
         if not source.is_stored:
             return None
         return source.path, start, source.size if stop < 0 else stop
 
     def announce(self, rows: Sequence[int]) -> None:  # noqa: B027  # most formats know all places
-        """Announce what `place` will look at for these samples, where that is spread over the file."""
+        """Announce what `place` will read for these samples, if that is spread over the file."""
 
     def sha256(self, row: int) -> str | None:
-        """Return the recorded SHA-256 of one blob, hexadecimal, where the format has it."""
+        """Return the recorded SHA-256 of one blob (hexadecimal). Return None if it was not recorded."""
         return None
 
 
 class Stored(Extents):
-    """Blobs whose first bytes and sizes are known, in one source.
+    """Blobs in one source whose first bytes and sizes are known.
 
     Args:
-        source: Where they are.
-        load: Returns the first byte and the size of each, checked; used once.
-        suffix: Of the files.
+        source: The source that holds the blobs.
+        load: Returns the first byte and the size of each blob, after checking them. It is called once.
+        suffix: Suffix of the files.
     """
 
     def __init__(
@@ -146,7 +156,7 @@ class Stored(Extents):
 
     @computed_once
     def places(self) -> tuple[memoryview[int], memoryview[int]]:
-        """First byte and size of each blob."""
+        """Return two arrays: the first byte of each blob, and the size of each blob in bytes."""
         starts, sizes = map(as_integers, self._load())
         return starts, sizes
 
@@ -156,7 +166,10 @@ class Stored(Extents):
         return self._source, start, start + sizes[row]
 
     def read(self, row: int) -> Buffer:
-        """Return the bytes of one blob: `place` and its tuple would take a tenth of the time."""
+        """Return the bytes of one blob.
+
+        This does not call `place`, whose tuple would cost a tenth of the time.
+        """
         starts, sizes = self.places
         start = starts[row]
         return memoryview(self._source.read(start, start + sizes[row]))
@@ -166,25 +179,26 @@ class Stored(Extents):
 
 
 class SampleTable(ABC):
-    """A packed set except for the bytes of its blobs; each format adds how its columns are loaded.
+    """A packed set except for the bytes of its blobs. Each format adds how its columns are loaded.
 
-    Several threads use a table at once, so it reads by position and has no state that moves.
+    Several threads use a table at the same time, so it reads by position and has no changing state.
 
     Args:
         path: The packed file or folder, for messages.
         count: Number of samples.
-        blobs: Extents by field, the default one first; its name is empty if its suffix gives the name.
-        record: Provenance; empty in a file of another program.
-        file_bytes: Size of the file, or of all files.
+        blobs: Extents by field, beginning with the default field. The name of the default field is empty if
+            the name follows from its suffix.
+        record: Provenance. It is empty in a file of another program.
+        file_bytes: Size of the file, or of all files, in bytes.
     """
 
     format = ""
     outlives_fork = False
-    """Whether forked workers keep the table of their parent: nothing in it belongs to one process."""
+    """Whether forked workers keep the table of their parent, because nothing in it belongs to one process."""
     unread: Sequence[Any] = ()
-    """Archives of members that belong to no field."""
+    """Indexes of the files that belong to no field, one for each archive that has such files."""
     in_stored_order = True
-    """Whether blobs lie in the order of the samples."""
+    """Whether the blobs are stored in the order of the samples."""
 
     def __init__(
         self,
@@ -201,7 +215,7 @@ class SampleTable(ABC):
 
     @computed_once
     def blobs(self) -> Mapping[str, Extents]:
-        """The extents by the name of their field, the default one first."""
+        """Return the extents by the name of their field, beginning with the default field."""
         (given, _), *others = self._blobs.items()
         key = self.key(0) if self.count else ""
         self.first.suffix = suffix_of(key)
@@ -211,26 +225,26 @@ class SampleTable(ABC):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names in label order; empty if unknown."""
+        """Class names in label order. It is empty if the names are not known."""
         return recorded_classes(self.record)
 
     @property
     @abstractmethod
     def kinds(self) -> Mapping[str, pa.DataType]:
-        """Name and type of the values that were packed."""
+        """The type of each field of values that was packed, by the name of the field."""
 
     @abstractmethod
     def load(self, name: str) -> Column:
-        """Load a column of values, or the keys as `key`; over the memory of the file if possible."""
+        """Load a column of values, or the keys as `key`. It lies over the memory of the file if possible."""
 
     def column(self, name: str) -> Column:
-        """Return a column, loaded once; workers that are forked later share its memory."""
+        """Return a column, which is loaded once. Workers that are forked later share its memory."""
         if name not in self.loaded:
             self.loaded[name] = one_chunk(self.load(name))
         return self.loaded[name]
 
     def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
-        """Return some rows of columns."""
+        """Return some rows of columns by the name of the column."""
         return {name: self.column(name).take(from_numpy(rows)) for name in names}
 
     def key(self, row: int) -> str:
@@ -238,11 +252,14 @@ class SampleTable(ABC):
         return str(self.column("key")[row].as_py())
 
     def parts(self, rows: list[int]) -> list[list[int]]:
-        """Divide samples into those that are read at once (a format may bound what it opens for it)."""
+        """Divide samples into parts that are read together.
+
+        A format may use this to limit how many files it opens for a part.
+        """
         return [rows]
 
     def shard_sizes(self) -> tuple[int, ...]:
-        """Return the number of samples in each shard, in stored order; empty in a single file."""
+        """Return the number of samples in each shard, in stored order. A single file has none."""
         return ()
 
     def added_files(self) -> list[Path]:
@@ -250,11 +267,11 @@ class SampleTable(ABC):
         return added_fields(self.path)
 
     def about(self) -> dict[str, Any]:
-        """Return the part of `info` that is particular to the format, `layout` included."""
+        """Return the part of `info` that is particular to the format, including `layout`."""
         return {}
 
     def info(self) -> dict[str, Any]:
-        """Return what `Reader.info` does."""
+        """Return the facts that `Reader.info` returns."""
         totals = [extents.total_bytes() for extents in self._blobs.values()]
         payload = sum(total or 0 for total in totals)
         sizes = {} if None in totals else {"bytes": payload, "file_bytes": self.file_bytes}
@@ -263,11 +280,14 @@ class SampleTable(ABC):
 
 
 Locate: TypeAlias = Callable[[Path], SampleTable]
-"""`locate(path)`: opens a packed file for this process, and checks that it is whole."""
+"""Type of `locate(path)`, which opens a packed file for this process, and checks that it is whole."""
 
 
 def announce(places: Sequence[Place]) -> None:
-    """Announce places; those that follow each other, as the files of a sample in a tar do, in one call."""
+    """Announce to the kernel that these places will be read soon.
+
+    Places that follow each other, as the files of a sample in a tar do, are announced in one call.
+    """
     known: ByteSource | None = None
     first = last = 0
     for source, start, stop in [*places, (None, 0, 0)]:
@@ -280,13 +300,13 @@ def announce(places: Sequence[Place]) -> None:
 
 
 def numbered_keys(count: int) -> pa.StringArray:
-    """Return the keys of a file that has none: its row numbers."""
+    """Return the keys of a file that stores no keys: its row numbers as text."""
     # Not pa.array, which imports pandas where that is installed: a second per worker.
     return from_numpy(np.arange(count, dtype=np.int64)).cast(pa.string())
 
 
 def record_of(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
-    """Make the record that a writer stores.
+    """Make the provenance record that a writer stores.
 
     A file that was copied to another cluster still contains the name of its set and its classes.
 
@@ -296,10 +316,10 @@ def record_of(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
         options: The format's frozen dataclass, or None.
 
     Returns:
-        A JSON object; `resize` is in it only if images were scaled before packing, and `came_as` (the
-        `member_suffixes` of the schema) only if the source was a tar of another program; `fields` and
-        `columns` only if there are more than the first file and its target; `first` only if its field was
-        given a name.
+        A JSON object. It has `resize` only if images were scaled before packing, and `came_as` (the
+        `member_suffixes` of the schema) only if the source was a tar of another program. It has `fields` only
+        if there are fields in addition to the first file and its target, `columns` only if the schema has
+        columns as well, and `first` only if the first field was given a name.
     """
     odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
     if schema.member_suffixes:
@@ -328,17 +348,20 @@ def record_of(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
 
 
 def dump_record(provenance: dict[str, Any]) -> str:
-    """Canonical JSON: compact, ASCII, keys sorted, so that equal records are equal bytes."""
+    """Return a record as canonical JSON, so that equal records are equal bytes.
+
+    Canonical JSON is compact, ASCII, and has sorted keys.
+    """
     return json.dumps(provenance, sort_keys=True, separators=(",", ":"))
 
 
 def load_record(text: str | bytes | None) -> dict[str, Any]:
-    """Read a record; anything but a JSON object gives `{}`.
+    """Read a record from its text. Return `{}` if the text is not a JSON object.
 
-    A file that lost its record, or that another program wrote, still has readable samples.
+    The samples of a file that lost its record, or that another program wrote, can still be read.
 
     Returns:
-        The record; its `schema`, `options` and `resize`, where present, are objects.
+        The record. Its `schema`, `options` and `resize`, where present, are objects.
     """
     try:
         found = json.loads(text) if text is not None else None
@@ -354,44 +377,50 @@ def load_record(text: str | bytes | None) -> dict[str, Any]:
 
 
 def recorded_classes(provenance: dict[str, Any]) -> tuple[str, ...]:
-    """Class names in label order; empty if the record has none."""
+    """Return the class names in label order. Return none if the record has no class names."""
     classes = provenance.get("schema", {}).get("classes")
     return tuple(str(name) for name in classes) if isinstance(classes, list) else ()
 
 
 def recorded_member_suffixes(provenance: dict[str, Any]) -> tuple[str, ...]:
-    """What `Schema.member_suffixes` was; empty if the record does not have it."""
+    """Return the recorded `Schema.member_suffixes`.
+
+    Return an empty tuple if the record does not have them.
+    """
     found = provenance.get("came_as")
     return tuple(word for word in ("json", "txt") if word in found) if isinstance(found, list) else ()
 
 
 def recorded_blobs(provenance: dict[str, Any]) -> dict[str, str]:
-    """Name and suffix of each field of further files; empty if the record has none."""
+    """Return the suffix of each additional field of files, by the name of the field.
+
+    Return an empty dictionary if the record has no such fields.
+    """
     found = provenance.get("fields")
     fields = found.items() if isinstance(found, dict) else ()
     return {str(name): kind for name, kind in fields if isinstance(kind, str) and kind.startswith(".")}
 
 
 def recorded_first(provenance: Mapping[str, Any]) -> str:
-    """What `Schema.first` was; empty if the record does not have it."""
+    """Return the recorded `Schema.first`. Return an empty text if the record does not have it."""
     found = provenance.get("first")
     return "" if name_problem(found) else str(found)
 
 
 def recorded_columns(provenance: dict[str, Any]) -> tuple[str, ...]:
-    """What `SourceOptions.columns` was, if the record has it."""
+    """Return the recorded `SourceOptions.columns`. Return an empty tuple if the record does not have them."""
     found = provenance.get("columns")
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def recorded_target(provenance: dict[str, Any]) -> str | None:
-    """Whether samples carry `label` or `captions`; None if the record does not have it."""
+    """Return whether samples carry `label` or `captions`. Return None if the record does not say so."""
     found = provenance.get("schema", {}).get("target")
     return found if found in TARGETS else None
 
 
 def recorded_values(record: Mapping[str, Any]) -> dict[str, str]:
-    """Name and type of each column of values that a record names."""
+    """Return the name and type of each column of values that a record names."""
     found = record.get("fields")
     fields = found if isinstance(found, dict) else {}
     return {name: str(kind) for name, kind in fields.items() if not str(kind).startswith(".")}

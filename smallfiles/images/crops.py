@@ -52,12 +52,12 @@ class View(NamedTuple):
 def random_resized(
     width: int, height: int, rng: np.random.Generator, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Box:
-    """A box of random area and shape at a random place, as torchvision's RandomResizedCrop draws it.
+    """Draw a box of random area and shape at a random place, as torchvision's RandomResizedCrop does.
 
     Args:
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
-        rng: What to draw from.
+        width: Width of the picture in pixels.
+        height: Height of the picture in pixels.
+        rng: Source of randomness.
         scale: Smallest and largest share of the area.
         ratio: Smallest and largest width divided by height, equally likely on a logarithmic scale.
     """
@@ -74,7 +74,7 @@ def random_resized(
 
 
 def _centred_within(width: int, height: int, ratio: tuple[float, float]) -> Box:
-    """The largest centred box whose shape is allowed."""
+    """Return the largest centred box whose shape is allowed."""
     shape = width / height
     if shape < ratio[0]:
         box_width, box_height = width, max(1, round(width / ratio[0]))
@@ -98,7 +98,7 @@ def centred(width: int, height: int, size: int) -> tuple[int, int]:
 
 
 def random_square(width: int, height: int, rng: np.random.Generator, share: float) -> Box:
-    """A square at a random place whose side is a share of the shorter side."""
+    """Draw a square at a random place whose side is a share of the shorter side."""
     side = max(1, round(min(width, height) * share))
     top = int(rng.random() * (height - side + 1))
     left = int(rng.random() * (width - side + 1))
@@ -130,12 +130,12 @@ class Header(NamedTuple):
 
 
 def is_jpeg(data: Buffer) -> bool:
-    """Whether bytes begin as a JPEG file does."""
+    """Check whether bytes begin as a JPEG file does."""
     return bytes(data[:3]) == _START
 
 
 def read_header(data: Buffer) -> Header | None:
-    """The header of a JPEG of 8 bits, grey or in three colours; None for everything else."""
+    """Read the header of an 8-bit JPEG in grey or three colours. Return None for everything else."""
     import simplejpeg  # here, since packing looks for damage without it
 
     if not is_jpeg(data):
@@ -151,14 +151,15 @@ def read_header(data: Buffer) -> Header | None:
 
 
 def tidied(data: Buffer, *, padding: bool = True) -> bytes | None:
-    """A JPEG without bytes between the parts of its header, or behind its last end marker.
+    """Remove the bytes between the parts of a JPEG's header and after its last end marker.
 
     Args:
         data: A file that begins as a JPEG.
-        padding: Keep zeros before that end marker.
+        padding: Whether to keep zeros before the end marker.
 
     Returns:
-        None if the header does not end, or no end marker is behind it (that of a preview is before).
+        The shorter file, or None if the header does not end or no end marker follows it. The end marker of a
+        preview comes before the end of the header.
     """
     whole, at, kept = bytes(data), 2, [_START[:2]]
     while (at := whole.find(b"\xff", at)) >= 0 and at + 4 <= len(whole):

@@ -44,7 +44,7 @@ class DamagedImageError(ImageError):
 
 
 def not_a_picture(reason: str) -> ImageError:
-    """The error for bytes that no decoder takes."""
+    """Return the error for bytes that no decoder accepts."""
     return ImageError(
         f"the bytes of the image cannot be decoded ({reason})",
         expected="a complete JPEG, PNG or another image that Pillow opens",
@@ -53,7 +53,7 @@ def not_a_picture(reason: str) -> ImageError:
 
 
 def damaged(warning: str) -> DamagedImageError:
-    """The error for a JPEG whose decoder warns and goes on, with wrong or grey pixels."""
+    """Return the error for a JPEG whose decoder warns and continues with wrong or grey pixels."""
     return DamagedImageError(
         f"the JPEG is damaged (libjpeg warns: {warning})",
         expected="one that decodes without a warning",
@@ -62,7 +62,7 @@ def damaged(warning: str) -> DamagedImageError:
 
 
 def too_large(size: str, limit: int) -> ImageError:
-    """The error for a picture that would take all the memory."""
+    """Return the error for a picture that would need too much memory."""
     return ImageError(
         f"the image has {size}",
         expected=f"at most {limit:,} pixels, or decoding would take all the memory of a worker",
@@ -112,17 +112,17 @@ def stored_pixels(data: Buffer) -> Pixels | None:
 
 
 def recovered(data: Buffer) -> bytes:
-    """What can still be made of a damaged picture, as a binary PPM file.
+    """Decode what can still be read of a damaged picture, and return it as a binary PPM file.
 
     Raises:
-        ImageError: Nothing.
+        ImageError: Nothing of the picture can be read.
     """
     pixels = _by_pillow(data)
     return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
 
 
 def orientation(data: Buffer) -> int:
-    """The EXIF orientation, 1 to 8; 1 where there is none or it is broken."""
+    """Return the EXIF orientation, 1 to 8. It is 1 where it is missing or damaged."""
     try:
         with Image.open(io.BytesIO(data)) as picture:
             found = picture.getexif().get(_ORIENTATION, 1)
@@ -132,10 +132,10 @@ def orientation(data: Buffer) -> int:
 
 
 def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
-    """A whole JPEG as RGB at a half, a quarter or an eighth of its size, or as it is (1).
+    """Decode a whole JPEG to RGB at its full size (1), or at 1/2, 1/4, or 1/8 of it.
 
     Raises:
-        ImageError: No complete picture.
+        ImageError: The data is not a complete picture.
     """
     import simplejpeg  # here, since Pillow decodes what people look at without it
 
@@ -160,10 +160,10 @@ def check_size(width: int, height: int) -> None:
 
 
 def decode_by_pillow(data: Buffer) -> Pixels:
-    """A whole picture of any kind that Pillow knows, for what the fast decoder does not take.
+    """Decode a whole picture of any kind that Pillow knows, where the fast decoder cannot.
 
     Raises:
-        ImageError: No complete picture, a damaged one, or more than `LARGEST_PIXELS`.
+        ImageError: The picture is incomplete, damaged, or has more than `LARGEST_PIXELS`.
     """
     pixels = _by_pillow(data)
     warning = _warning(data) if is_jpeg(data) else None
@@ -185,9 +185,9 @@ def _by_pillow(data: Buffer) -> Pixels:
 
 
 def _warning(data: Buffer) -> str | None:
-    """What libjpeg warns of in the picture itself, which Pillow does not report; None if nothing.
+    """Return libjpeg's warning about the picture itself, which Pillow does not report, or None.
 
-    Bytes between the parts of a header are tolerated, and so are zeros before the end marker.
+    Bytes between the parts of a header and zeros before the end marker are tolerated.
     """
     tidy = tidied(data)
     found = None if tidy is None else _warned(tidy)
@@ -226,7 +226,7 @@ def _eight_bits(picture: Any) -> Any:
 
 
 def _reason(data: Buffer, error: Exception) -> str:
-    """The reason in a few words; Pillow would name an object in memory."""
+    """Return the reason in a few words. Pillow would name an object in memory."""
     start = bytes(data[:64]).lstrip().lower()
     if len(data) == 0:
         return "it has no bytes"
@@ -238,7 +238,7 @@ def _reason(data: Buffer, error: Exception) -> str:
 
 
 def turned(pixels: Pixels, found: int) -> Pixels:
-    """Pixels the right way up for an EXIF orientation."""
+    """Turn pixels the right way up for an EXIF orientation."""
     if found >= 5:
         pixels = pixels.swapaxes(0, 1)
     if found in (3, 4, 7, 8):

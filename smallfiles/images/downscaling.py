@@ -136,7 +136,10 @@ def _refuse_deep_colours(data: Buffer) -> None:
 
 
 def _encoded(pixels: Pixels, quality: int, most: int) -> bytes:
-    """A file of at most `most` bytes: the quality goes down until it fits; flat colours fit as a PNG."""
+    """Encode pixels in at most `most` bytes.
+
+    The quality is lowered until the file fits. Flat colours fit as a PNG.
+    """
     data: bytes = simplejpeg.encode_jpeg(pixels, quality, "RGB", "420")
     if len(data) <= most:
         return data
@@ -157,7 +160,7 @@ def _larger(size: tuple[int, int], found: int, most: int) -> ImageError:
 
 
 def _saved(pixels: Pixels, kind: str, **options: Any) -> bytes:
-    """The smallest file that Pillow makes of pixels; one channel holds those that are grey."""
+    """Return the smallest file that Pillow makes of pixels. Grey pixels are stored in one channel."""
     out = io.BytesIO()
     grey = (pixels == pixels[:, :, :1]).all()
     Image.fromarray(pixels[:, :, 0] if grey else pixels).save(out, kind, optimize=True, **options)
@@ -198,7 +201,7 @@ def _check_options(short: int, quality: int) -> None:
 
 
 def _scaled(picture: Picture, short: int | None) -> Pixels:
-    """The pixels of an image, scaled down to a shorter side of `short`; None keeps its size."""
+    """Return the pixels of an image, scaled down to a shorter side of `short`. None keeps its size."""
     whole = Box(0, 0, picture.height, picture.width)
     if short is None:
         return picture.part(whole, picture.height, picture.width)

@@ -84,7 +84,7 @@ class Library:
 
 @functools.cache
 def library() -> Library | None:
-    """The first TurboJPEG 3 found; None where there is none."""
+    """Return the first TurboJPEG 3 that is found, or None."""
     for origin, name in _candidates():
         try:
             functions = ffi.dlopen(name)
@@ -133,7 +133,7 @@ def _handle() -> _Handle:
 
 
 def decode_part(data: Buffer, header: Header, box: Box, denominator: int = 1) -> Pixels | None:
-    """The pixels of a part of a JPEG, equal to those of the whole picture.
+    """Decode a part of a JPEG to the same pixels as in the whole picture.
 
     Args:
         data: The complete file.
@@ -209,10 +209,10 @@ class Picture:
     pixels: Pixels | None
 
     def part(self, box: Box, rows: int, columns: int) -> Pixels:
-        """The pixels of a part that will be scaled to `rows` x `columns`.
+        """Decode the pixels of a part that will be scaled to `rows` x `columns`.
 
-        A JPEG is decoded at a reduced size if at least `REDUCING_GAP` times the pixels that scaling needs, in
-        each direction, are left.
+        A JPEG is decoded at a reduced size if that still gives at least `REDUCING_GAP` times the pixels that
+        scaling needs in each direction.
 
         Args:
             box: The part, in pixels of the whole picture.
@@ -279,6 +279,6 @@ def size_of(data: Buffer) -> tuple[int, int]:
 
 
 def _denominator(box: Box, rows: int, columns: int) -> int:
-    """The strongest reduction in decoding that leaves enough pixels to scale from."""
+    """Return the largest denominator for decoding that leaves enough pixels to scale from."""
     spare = min(box.height / rows, box.width / columns) / REDUCING_GAP
     return next((each for each in _DENOMINATORS if spare >= each), 1)

@@ -120,7 +120,7 @@ def _own(pixels: Pixels) -> Pixels:
 
 
 def _tensor(pixels: Pixels) -> torch.Tensor:
-    """The same memory as a batch of one, channels first in name and last in memory."""
+    """Return pixels as a batch with one picture, without a copy, in the channels-last memory format."""
     return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
 
 
@@ -169,10 +169,10 @@ class ColourJitter:
         pixels[:] = np.asarray(Image.fromarray(pixels).convert("RGB", tuple(rows.ravel().tolist())))
 
     def draw(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
-        """A random map of colours: 3 x 3 matrix and shift.
+        """Draw a random linear map of colours: a 3 x 3 matrix and a shift.
 
         Args:
-            rng: What to draw from.
+            rng: Source of randomness.
             mean: Mean red, green and blue of the picture.
         """
         matrix, shift = np.eye(3), np.zeros(3)
@@ -209,13 +209,18 @@ class Transform(Protocol):
         """Of its elements."""
 
     def __call__(self, data: Buffer, rng: np.random.Generator) -> Array:
-        """The array of one picture; a function of the two arguments."""
+        """Return the array of one picture. It depends only on the two arguments."""
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
-        """The same, written into `out`, an array of `shape` and `dtype` such as a place in a batch.
+        """Write the array of one picture into `out`, such as a place in a batch.
+
+        Args:
+            data: The encoded picture.
+            rng: Source of randomness.
+            out: Array of `shape` and `dtype`.
 
         Raises:
-            ImageError: The bytes are no complete picture.
+            ImageError: The bytes are not a complete picture.
         """
 
 
@@ -226,13 +231,13 @@ class _Made:
     dtype = _UINT8
 
     def __call__(self, data: Buffer, rng: np.random.Generator) -> Array:
-        """The array of one picture."""
+        """Return the array of one picture."""
         out = np.empty(self.shape, self.dtype)
         self.into(data, rng, out)
         return out
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
-        """The array of one picture, written into `out`."""
+        """Write the array of one picture into `out`."""
         raise NotImplementedError
 
 
@@ -244,7 +249,7 @@ class _RandomSquare(_Made):
     filter: Filter = "antialias"
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
-        """The square of one picture, written into `out`."""
+        """Write the square cut from one picture into `out`."""
         picture = open_picture(data)
         view = self.view(picture.width, picture.height, rng)
         pixels = picture.part(view.part, view.rows, view.columns)
@@ -253,14 +258,14 @@ class _RandomSquare(_Made):
             self.jitter.apply(out, rng)
 
     def view(self, width: int, height: int, rng: np.random.Generator) -> View:
-        """What is seen of a picture of this size; draws what `into` draws."""
+        """Choose the part of a picture of this size that is shown, with the same random numbers as `into`."""
         part = self.box(width, height, rng)
         mirrored = self.flip > 0 and rng.random() < self.flip
         side = self.shape[0]
         return View(part, side, side, side, mirrored=mirrored)
 
     def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
-        """The part of a picture of this size that is taken."""
+        """Choose the part of a picture of this size."""
         raise NotImplementedError
 
 
@@ -296,7 +301,7 @@ class RandomResizedCrop(_RandomSquare):
         return self.size, self.size, 3
 
     def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
-        """The part of a picture of this size that is taken."""
+        """Choose the part of a picture of this size."""
         return random_resized(width, height, rng, self.scale, self.ratio)
 
 
@@ -330,7 +335,7 @@ class RandomShortSide(_RandomSquare):
         return self.crop, self.crop, 3
 
     def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
-        """The part of a picture of this size that is taken."""
+        """Choose the part of a picture of this size."""
         short = int(rng.integers(self.short[0], self.short[1], endpoint=True))
         return random_square(width, height, rng, self.crop / short)
 
@@ -359,7 +364,7 @@ class CentreCrop(_Made):
         return self.crop, self.crop, 3
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
-        """The square of one picture, written into `out`; `rng` is not used."""
+        """Write the central square of one picture into `out`. `rng` is not used."""
         picture = open_picture(data)
         view = self.view(picture.width, picture.height, rng)
         scaled = np.empty((view.rows, view.columns, 3), np.uint8)
@@ -367,7 +372,7 @@ class CentreCrop(_Made):
         out[:] = scaled[view.top : view.top + self.crop, view.left : view.left + self.crop]
 
     def view(self, width: int, height: int, rng: np.random.Generator) -> View:
-        """What is seen of a picture of this size; `rng` is not used."""
+        """Return the part of a picture of this size that is shown. `rng` is not used."""
         columns, rows = short_side(width, height, self.resize)
         left, top = centred(columns, rows, self.crop)
         return View(Box(0, 0, height, width), rows, columns, self.crop, top, left)

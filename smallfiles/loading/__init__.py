@@ -148,12 +148,12 @@ class LoaderConfig(Draw):
             )
 
     def to_cli(self) -> str:
-        """The flags that differ from the defaults, to append to a command."""
+        """Return the flags that differ from the defaults, to append to a command."""
         return shlex.join(words(self))
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> LoaderConfig:
-        """The settings from a parser with these flags.
+        """Build the settings from a parsed command line.
 
         Raises:
             UsageError: A flag was given that has no effect with another one.
@@ -171,17 +171,17 @@ class LoaderConfig(Draw):
 
 
 def place(config: LoaderConfig) -> Ranks:
-    """The rank that a loader works for."""
+    """Return the rank for which a loader works."""
     if config.rank is not None and config.world_size is not None:
         return Ranks(config.rank, config.world_size)
     return ranks()
 
 
 def default_workers(where: Ranks) -> int:
-    """The number of CPUs that this rank has for itself, at most 16.
+    """Return the number of CPUs that this rank has for itself, at most 16.
 
-    SLURM binds a task to its CPUs on most clusters. torchrun and `mp.spawn` bind nothing: their ranks all see
-    the CPUs of the node and have to share them.
+    SLURM binds a task to its CPUs on most clusters. torchrun and `mp.spawn` do not: all ranks on a node see
+    all of its CPUs and must share them.
 
     Args:
         where: The rank, and how many ranks share this node.

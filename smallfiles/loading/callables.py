@@ -72,11 +72,11 @@ class Called:
         return cls(call, takes_tensor, made.shape, made.dtype)
 
     def __call__(self, data: Buffer, rng: np.random.Generator) -> Values:
-        """The array of one picture."""
+        """Transform one picture, and return its array."""
         return _made(self.call, decode(data), self.takes_tensor, int(rng.integers(1 << 32)))
 
     def into(self, data: Buffer, rng: np.random.Generator, out: Values) -> None:
-        """The array of one picture, written into `out`."""
+        """Transform one picture, and write its array into `out`."""
         made = self(data, rng)
         if (made.shape, made.dtype) != (self.shape, self.dtype):
             raise UsageError(

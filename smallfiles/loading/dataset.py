@@ -65,11 +65,11 @@ class LoadedBatch(dict[str, torch.Tensor]):
 
 
 def to_tensors(arrays: Mapping[str, Values], faults: tuple[Fault, ...] = ()) -> LoadedBatch:
-    """Tensors over the memory of arrays, without a copy.
+    """Return tensors that share the memory of arrays, without a copy.
 
     Args:
-        arrays: As a `BatchMaker` makes them; they must live as long as the tensors.
-        faults: Samples that were left out or replaced.
+        arrays: Arrays from a `BatchMaker`. They must live as long as the tensors.
+        faults: Samples that were skipped or replaced.
     """
     batch = LoadedBatch({name: torch.from_numpy(array) for name, array in arrays.items()})
     for name, image in batch.items():
@@ -173,16 +173,18 @@ def maker_of(
     on_error: OnError = "stop",
     draw: Draw | None = None,
 ) -> BatchMaker:
-    """The batch maker of a source: images if there is a transform, else bytes; and all further fields.
+    """Return the batch maker of a source.
+
+    It makes images if there is a transform, or else returns the encoded bytes, and it adds all other fields.
 
     Args:
         source: A packed file, pushed shards by their URL, a reader, or a batch maker, which is returned.
         transform: Makes an image from encoded bytes; or a function of a picture, as in torchvision (see
             `callables`).
-        fields: A maker for each field (see `makers`); those without one come as they are.
-        seed: Of all augmentation.
+        fields: A maker for each field (see `makers`). A field without a maker is delivered as it is stored.
+        seed: Seed of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
-        draw: Which samples, and how often.
+        draw: Which samples an epoch contains, and how often.
     """
     draw = draw or Draw()
     if isinstance(source, str | Path):
@@ -227,13 +229,13 @@ def _opened(path: Path | str) -> Reader:
 
 
 def name_of_data(reader: Reader) -> str:
-    """A digest that identifies the samples and their stored order, for checkpoints.
+    """Return a digest that identifies the samples and their stored order, for checkpoints.
 
-    It covers the set digest recorded by packing, which is the same for any order, the keys of 1,024 random
-    samples, and sizes and targets of some; of more samples if no set digest is recorded. This takes
-    milliseconds; all keys of an Arrow file take 0.1 s per million samples, and a read of every record batch.
-    An order that differs for less than about a thousandth of the samples is not noticed. A selection is
-    identified by its parent and its rows, and a mixture by its sets.
+    It covers the set digest that packing recorded, which does not depend on the order, the keys of 1,024
+    random samples, and the sizes and targets of some. If no set digest is recorded, it covers more samples.
+    This costs milliseconds. All keys of an Arrow file would cost 0.1 s per million samples, and a read of
+    every record batch. The digest misses an order that differs for less than about a thousandth of the
+    samples. A selection is identified by its parent and its rows, and a mixture by its sets.
     """
     if isinstance(reader, Selected):
         return xxhash.xxh3_128_hexdigest((name_of_data(reader.base) + reader.rows_digest).encode())
@@ -319,7 +321,7 @@ class SampleDataset(Dataset[Item]):
         return len(self.reader)
 
     def __getitem__(self, number: int) -> Item:
-        """One sample; its number may carry an epoch (see `schedule`)."""
+        """Return one sample. Its number may contain an epoch (see `schedule`)."""
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> Rows:
@@ -362,7 +364,7 @@ class Rows:
             self._failed = FailedBatch(error)  # torch would wrap the error in a traceback
 
     def deliver(self) -> Delivered:
-        """The whole batch, ready to send."""
+        """Return the whole batch, ready to send."""
         if self._failed is not None:
             return self._failed
         return deliver(self._maker, self._indices, self._epoch)
@@ -391,5 +393,5 @@ class Rows:
 
 
 def collate(rows: Rows) -> Delivered:
-    """The batch of these rows, without stacking them; for `DataLoader(collate_fn=...)`."""
+    """Return the batch of these rows, without stacking them, for `DataLoader(collate_fn=...)`."""
     return rows.deliver()

@@ -105,13 +105,13 @@ class FieldBatches:
         return found
 
     def _fixed(self, count: int) -> Layout:
-        """Of the arrays of fixed shape that are filled sample by sample."""
+        """Return the layout of the arrays with a fixed shape, which are filled sample by sample."""
         shapes = {name: maker.shape for name, maker in self.makers.items() if maker.shape is not None}
         found: Layout = {n: ((count, *shape), np.dtype(self.makers[n].dtype)) for n, shape in shapes.items()}
         return found | {"index": ((count,), _INT64)}
 
     def _most(self, name: str) -> int:
-        """The most rows or bytes of one sample in a field without a fixed shape."""
+        """Return the largest number of rows or bytes of any sample in a field without a fixed shape."""
         if not is_blob(self.reader.fields.get(name, "")):
             return pc.max(pc.list_value_length(self.reader.table([name])[name])).as_py() or 0
         field = "" if name == self.first else name
@@ -127,7 +127,7 @@ class FieldBatches:
         return Batch(self._joined(found, out), found.faults)
 
     def _joined(self, found: Batch, out: Mapping[str, Values] | None) -> dict[str, Values]:
-        """All arrays of a batch: those that were filled, pieces in a row, and columns of values."""
+        """Return all arrays of a batch: the filled arrays, the concatenated pieces, and the value columns."""
         done = {name: array for name, array in found.arrays.items() if array.dtype != object}
         more: dict[str, Values] = {}
         for name, parts in found.arrays.items():
@@ -194,19 +194,21 @@ def field_batches(
     seed: int = 0,
     on_error: OnError = "stop",
 ) -> FieldBatches:
-    """The batches of a packed set: a maker for each named field, and the others as they are.
+    """Return the batch maker of a packed set, with one maker per field.
 
     Args:
         reader: A packed set.
-        fields: Makers by the names of fields. The first file of a sample has the one name that is no further
-            field's: `image`, `audio`, `data`, as you like; by default `image` with a transform, else the one
-            that `--field` gave it, or `data`. None for a field leaves it out.
-        transform: Of pictures, for the first file; the same as `fields={"image": Image(transform)}`.
-        seed: Of all augmentation.
+        fields: Makers by the names of fields. Fields without a maker are delivered as they are stored, and
+            None omits a field. The default field of files gets the one name here that no other field has,
+            such as `image` or `audio`. Without such a name it is called `image` if there is a transform, or
+            else as `--field` named it, or `data`.
+        transform: Transform of the pictures in the default field, a short form of
+            `fields={"image": Image(transform)}`.
+        seed: Seed of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
 
     Raises:
-        UsageError: Two names are no fields, or a maker does not fit its field.
+        UsageError: Two names are not names of fields, or a maker does not fit its field.
     """
     given, further = dict(fields or {}), further_files(reader.fields)
     values = {each.name: each.type for each in reader.table(rows=[]).schema}
@@ -243,7 +245,7 @@ def field_batches(
 
 
 def _checked(name: str, maker: Any, of_values: bool) -> Any:
-    """A maker that fits its field; a transform of pictures becomes an `Image`."""
+    """Return the maker if it fits its field, with a transform of pictures wrapped in an `Image`."""
     fits = isinstance(maker, Boxes) if of_values else hasattr(maker, "of") and not isinstance(maker, Boxes)
     if not of_values and hasattr(maker, "into"):
         return Image(maker)
@@ -257,26 +259,26 @@ def _checked(name: str, maker: Any, of_values: bool) -> Any:
 
 
 def array_of(name: str) -> str:
-    """Name of the array of a field of values: `target` for the label, as training programs call it."""
+    """Return the name of the array of a value field. The label becomes `target`, as in training programs."""
     return "target" if name == "label" else name
 
 
 def offsets_of(name: str) -> str:
-    """Name of the array that says where each sample's part of a field is."""
+    """Return the name of the array that says where each sample's part of a field begins."""
     return "offsets" if name == "data" else f"{name}_offsets"
 
 
 def _part(maker: Maker) -> tuple[int, ...]:
-    """The shape of one row or byte of a field without a fixed shape."""
+    """Return the shape of one element of a field without a fixed shape."""
     return (4,) if isinstance(maker, Boxes) else ()
 
 
 def _bounds(count: int, arrays: Mapping[str, Values]) -> dict[str, int]:
-    """The most entries of each array of a field of values for `count` samples.
+    """Return the largest number of entries that each array of a value field can have in a batch.
 
     Args:
-        count: Of samples.
-        arrays: Those of the whole set: the elements, and offsets from the outermost to the innermost.
+        count: Number of samples in the batch.
+        arrays: The arrays of the whole set: the elements, and offsets from the outermost to the innermost.
     """
     elements, *levels = arrays
     found: dict[str, int] = {}
@@ -290,7 +292,7 @@ def _bounds(count: int, arrays: Mapping[str, Values]) -> dict[str, int]:
 
 
 def _lead(layout: Layout, out: Mapping[str, Values] | None) -> dict[str, Values]:
-    """The leading parts of `out` in the shapes of a layout, or new arrays."""
+    """Return the leading parts of `out` in the shapes of a layout, or new arrays."""
     if out is None:
         return allocate(layout)
     found = {}
@@ -396,7 +398,10 @@ def _made(
 def _read(
     reader: Reader, fields: Sequence[str], numbers: list[int]
 ) -> tuple[list[tuple[Buffer, ...] | None], dict[int, Exception]]:
-    """The bytes of all samples in one call; if that fails, one by one, with the errors by number."""
+    """Read the bytes of all samples in one call.
+
+    If that fails, read one sample after another, and return the errors by number.
+    """
     try:
         return list(zip(*reader.read_fields(numbers, fields), strict=True)), {}
     except NOT_OF_DATA:
@@ -417,7 +422,10 @@ def _read(
 
 
 def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: OnError) -> Fault:
-    """The fault of a sample; raised as an error if `on_error` asks for it, or if the data is not at fault."""
+    """Return the fault of a sample.
+
+    Raise it as an error if `on_error` is `stop`, or if the data is not the cause.
+    """
     refuse_shortage(error, f"sample {reader.key(index)!r} of {reader.path}")
     if isinstance(error, NOT_OF_DATA):
         try:
@@ -437,7 +445,7 @@ def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: O
 
 
 def none_left(where: Path | str, faults: Sequence[Fault], epoch: int, what: str) -> BadSampleError:
-    """The error for a part of an epoch without any readable sample; `where` names the packed file."""
+    """Return the error for a part of an epoch without any readable sample. `where` names the packed file."""
     first = faults[0]
     return BadSampleError(
         f"all {what} of {where} failed in epoch {epoch}, first {first.key!r}: {first.reason}",
@@ -447,7 +455,7 @@ def none_left(where: Path | str, faults: Sequence[Fault], epoch: int, what: str)
 
 
 def _neighbours(holes: list[int], count: int) -> list[tuple[int, int]]:
-    """For each hole the nearest good place before it, or else the first one."""
+    """Pair each bad place with the nearest good place before it, or else with the first good place."""
     good = sorted(set(range(count)) - set(holes))
     if not good:
         return []

@@ -121,7 +121,10 @@ class Loader(DataLoader[Any]):
         self.schedule.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the loader: epoch, batches delivered in it, and what these numbers depend on."""
+        """Return the position of the loader for a checkpoint.
+
+        It has the epoch, the number of delivered batches, and the settings on which these numbers depend.
+        """
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,7 +137,7 @@ class Loader(DataLoader[Any]):
         self._iterator = None  # persistent workers have the old plan
 
     def __len__(self) -> int:
-        """Number of batches of the current epoch, or else of the next."""
+        """Return the number of batches of the current epoch, or else of the next epoch."""
         return self.plan.length()
 
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch annotates a class of its own
@@ -191,7 +194,7 @@ class Loader(DataLoader[Any]):
             raise none_left(dataset.maker.reader.path, self.faults, epoch, what)
 
     def _next(self, batches: Iterator[Delivered], epoch: int, number: int) -> LoadedBatch | None:
-        """The next batch, counted; None if all of its samples were left out.
+        """Return the next batch, and count it. Return None if all of its samples were skipped.
 
         Torch may report a dead worker at any of these lines, so all of them run inside of `explained`.
         """
@@ -273,10 +276,11 @@ def make_loader(
     transform: AnyTransform | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Loader:
-    """A loader of a packed file, for this rank.
+    """Make the loader of a packed file for this rank.
 
-    Without it a dozen settings must all be right, and most of them fail silently: duplicate samples, the
-    same order in all epochs, equal crops in all workers.
+    A `DataLoader` that you set up by hand has a dozen settings, and most of them fail silently: samples come
+    twice, the order is the same in all epochs, or all workers make equal crops. This function sets all of
+    them correctly.
 
     Args:
         source: A packed file, pushed shards by their URL (`s3://…`), a reader, or a `BatchMaker` (which has
@@ -288,7 +292,7 @@ def make_loader(
         transform: Makes an image from encoded bytes; None gives the bytes. One of `smallfiles.images`, of
             torchvision, or any function of a picture (see `callables`).
         fields: A maker for each field, such as `{"image": Image(view), "mask": Mask(view)}` (see `makers`);
-            fields without one come as they are.
+            fields without a maker are delivered as they are stored.
 
     Returns:
         A `DataLoader`; its batches are dicts of tensors.
@@ -346,14 +350,14 @@ def make_loader(
 def choose_mode(
     config: LoaderConfig, workers: int, batch_bytes: int, *, draws_from_process: bool = False
 ) -> Mode:
-    """Where batches are made; resolves `auto`.
+    """Decide where batches are made: in processes, in threads, or in the main thread.
 
-    Sending a batch from a process takes 60 microseconds per image of 224 pixels (measured), since its pages
-    are new in both processes; a batch of a thread is not sent. But threads wait for Python's lock, so more
-    than a few workers are processes.
+    Sending a batch from a process costs 60 microseconds per image of 224 pixels (measured), since its pages
+    are new in both processes. A batch from a thread need not be sent. But threads wait for Python's lock, so
+    more than a few workers become processes.
 
     Args:
-        config: May set the mode.
+        config: The settings. Its mode is used unless it is `auto`.
         workers: Number of workers.
         batch_bytes: Size of a batch.
         draws_from_process: The transform draws from random generators that threads would share.

@@ -107,25 +107,26 @@ class BatchMaker(Protocol):
         """Shape and type of each array for a batch of at most `count` samples."""
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Values] | None = None) -> Batch:
-        """The batch of these samples in this epoch, in `out` (arrays of `layout`, or larger) if given.
+        """Make the batch of these samples in this epoch.
 
-        A function of seed, epoch and indices, not of the process or the time.
+        The batch is written into `out` (arrays of `layout`, or larger ones) if it is given. The result
+        depends only on seed, epoch, and indices, and not on the process or the time.
         """
 
 
 def nbytes(layout: Layout) -> int:
-    """Bytes of one block that holds all arrays of a layout, each aligned to 64 bytes."""
+    """Return the size in bytes of a block for all arrays of a layout, each aligned to 64 bytes."""
     return sum(_padded(shape, dtype) for shape, dtype in layout.values())
 
 
 def views(block: Values, layout: Layout) -> dict[str, Values]:
-    """The arrays of a layout inside one block of bytes.
+    """Place the arrays of a layout inside one block of bytes, without a copy.
 
-    With one block, each batch that a worker sends takes one file descriptor and one mapping.
+    With a single block, each batch that a worker sends needs one file descriptor and one mapping.
 
     Args:
-        block: uint8, contiguous, of at least `nbytes(layout)`.
-        layout: The arrays in it.
+        block: Contiguous uint8 array of at least `nbytes(layout)` bytes.
+        layout: Shape and dtype of each array.
     """
     at, start = {}, 0
     for name, (shape, dtype) in layout.items():
@@ -135,7 +136,7 @@ def views(block: Values, layout: Layout) -> dict[str, Values]:
 
 
 def places(arrays: Mapping[str, Values], block: Values) -> Places:
-    """The places of arrays in the block of bytes that holds them."""
+    """Return shape, dtype, and first byte of each array in the block that contains them."""
     base = block.__array_interface__["data"][0]
     return {
         name: (array.shape, array.dtype.str, array.__array_interface__["data"][0] - base if array.size else 0)
@@ -144,7 +145,7 @@ def places(arrays: Mapping[str, Values], block: Values) -> Places:
 
 
 def found_at(block: Values, places: Places) -> dict[str, Values]:
-    """The arrays at these places in a block, without a copy."""
+    """Return the arrays at these places in a block, without a copy."""
     found = {}
     for name, (shape, kind, start) in places.items():
         dtype = np.dtype(kind)
@@ -180,7 +181,10 @@ class SampleRngs:
         self._start["state"]["counter"] = self._counter
 
     def at(self, index: int) -> np.random.Generator:
-        """The generator at the start of this sample's sequence; valid until the next call."""
+        """Return the random generator at the start of this sample's sequence.
+
+        It is valid until the next call.
+        """
         self._counter[2] = index
         self._bits.state = self._start
         return self._rng
@@ -229,7 +233,7 @@ class Viewer(Protocol):
     shape: tuple[int, ...]
 
     def view(self, width: int, height: int, rng: np.random.Generator) -> View:
-        """What is seen of a picture of this size."""
+        """Choose the part of a picture of this size that the transform shows, and the size that it gets."""
 
 
 @dataclass(frozen=True)
@@ -297,16 +301,16 @@ class Mask:
 
 
 def class_numbers(data: Buffer) -> Values:
-    """The numbers that a mask stores: of a palette, the indices, not the colours.
+    """Return the class numbers that a mask stores. For a palette these are its indices, not its colours.
 
     Args:
-        data: An image file of one channel.
+        data: An image file with one channel.
 
     Returns:
-        Integers, rows x columns.
+        Integers with the shape (rows, columns).
 
     Raises:
-        ImageError: Not a picture, or one of several channels.
+        ImageError: The data is not a picture, or has several channels.
     """
     from PIL import Image as Pillow
 
@@ -323,7 +327,7 @@ def class_numbers(data: Buffer) -> Values:
 
 
 def seen_through(view: View, pixels: Values) -> Values:
-    """What a view shows of class numbers: the nearest pixels, as torchvision scales a mask."""
+    """Crop and scale class numbers to a view, by nearest pixels as torchvision scales a mask."""
     part, scaled = view.part, pixels
     cut = pixels[part.top : part.top + part.height, part.left : part.left + part.width]
     if cut.shape != (view.rows, view.columns):
@@ -378,7 +382,7 @@ class Array:
     dtype: Any = None
 
     def bound(self, blob: Blob) -> Array:
-        """With the shape and type of the first sample that can be read, where they were left out."""
+        """Fill in a missing shape or type from the first sample that can be read."""
         if self.shape is not None and self.dtype is not None:
             return self
         first = _first(blob, _array)
@@ -545,7 +549,7 @@ class Value:
     length: int = 0
 
     def bound(self, column: pa.ChunkedArray) -> Value:
-        """With the length of the innermost lists, where they all have one in the whole set."""
+        """Fill in the length of the innermost lists, if all of them in the set have the same length."""
         *lists, elements = _levels(column)
         if not lists or pa.types.is_string(elements.type) or lists[-1].null_count:
             return replace(self, length=0)
@@ -553,7 +557,7 @@ class Value:
         return replace(self, length=lengths["max"] or 0 if lengths["min"] == lengths["max"] else 0)
 
     def is_fixed(self, kind: pa.DataType) -> bool:
-        """Whether a batch of values of this type has a shape that does not depend on them."""
+        """Check whether the shape of a batch of this type does not depend on its values."""
         return not _depth(kind) or (_depth(kind) == 1 and self.length > 0)
 
     def layout(self, count: int, kind: pa.DataType) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -562,14 +566,14 @@ class Value:
         return (count, *of_each), numpy_type(kind.value_type if of_each else kind)
 
     def columns(self, name: str, column: pa.Array | pa.ChunkedArray) -> dict[str, Values]:
-        """The arrays of some rows, by name: numbers, or elements and their offsets.
+        """Return the arrays of some rows by name: numbers, or elements and their offsets.
 
         Args:
-            name: Of the field.
-            column: Its values for the samples of the batch.
+            name: Name of the field.
+            column: The values of the field for the samples of the batch.
 
         Raises:
-            UsageError: A number is missing and nothing stands for it.
+            UsageError: A number is missing, and no replacement for missing numbers was given.
         """
         *lists, elements = _levels(column)
         offsets = [list_borders(each) for each in lists]
@@ -599,7 +603,7 @@ class Value:
 
 
 def _levels(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    """A column, the elements of its lists, the elements of these, and so on."""
+    """Return a column, then the elements of its lists, then the elements of those lists, and so on."""
     found = [one_chunk(column)]
     while pa.types.is_list(found[-1].type):
         found.append(found[-1].flatten())
@@ -607,14 +611,14 @@ def _levels(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _depth(kind: pa.DataType) -> int:
-    """Levels of offsets that values of a type have."""
+    """Return how many levels of offsets the values of a type have."""
     if pa.types.is_list(kind):
         return 1 + _depth(kind.value_type)
     return int(pa.types.is_string(kind))
 
 
 def _first(blob: Blob, made: Callable[[Buffer], Values]) -> Values:
-    """What is made of the first sample that can be read."""
+    """Apply a function to the first sample that can be read, and return the result."""
     error: FormatError | None = None
     for index in range(min(len(blob), _TRIED)):
         try:

@@ -153,7 +153,7 @@ class PackedFolder(Dataset[Any]):
         ]
 
     def _is_packed_order(self) -> bool:
-        """Whether no program has assigned other samples."""
+        """Check that no program has assigned another list of samples."""
         return self.__dict__.get("samples") is self._samples
 
     def _blobs(self) -> list[str]:
@@ -253,7 +253,7 @@ class PackedFolder(Dataset[Any]):
 
 
 def _fields_of(reader: Reader, fields: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The fields of the target, all of which exist."""
+    """Return the fields that form the target, after checking that all of them exist."""
     kinds = reader.fields
     first = next(iter(kinds), "")
     if fields is None:
@@ -283,7 +283,10 @@ def _is_labelled(reader: Reader) -> bool:
 
 
 def _classes_of(reader: Reader, fields: Sequence[str], targets: Sequence[Any]) -> list[str]:
-    """The names of classes; numbers where labels have no names, so that `len(classes)` is their count."""
+    """Return the names of the classes, or their numbers if they have no names.
+
+    So `len(classes)` is always the number of classes.
+    """
     if reader.classes or "label" not in fields or fields != ("label",):
         return list(reader.classes)
     most = max(targets, default=UNLABELLED)
@@ -297,7 +300,7 @@ def _classes_of(reader: Reader, fields: Sequence[str], targets: Sequence[Any]) -
 
 
 def _decoded(data: Buffer, suffix: str, name: str, mode: str | None) -> Any:
-    """The content of a file: an image of Pillow, an array or a text; else its bytes."""
+    """Decode the content of a file: to a Pillow image, an array, or a text, or else return its bytes."""
     kind = name_of_first(f"x{suffix}")
     try:
         if kind == "image":
@@ -415,7 +418,7 @@ class _Targets(_LazyList):
 
 
 def _plain(column: pa.Array) -> Any:
-    """Numbers as NumPy's array, over the same memory; other columns as they are."""
+    """Return a column of numbers as a NumPy array without a copy, and any other column unchanged."""
     kind = column.type
     if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not column.null_count:
         return to_numpy(column)

@@ -130,18 +130,18 @@ class EpochPlan:
         return sum(count for _, count in self.parts) if self.parts else self.samples
 
     def length(self) -> int:
-        """Number of this rank's batches in every epoch."""
+        """Return the number of this rank's batches in every epoch."""
         return self.batches_per_rank()[self.rank]
 
     def batches_per_rank(self) -> tuple[int, ...]:
-        """Number of batches of each rank; training must know whether they differ.
+        """Return the number of batches of each rank. Training must know whether they differ.
 
         They differ if fewer samples than ranks remain for the last batch.
         """
         return tuple(-(-size // self.batch) for size in self.samples_per_rank())
 
     def samples_per_rank(self) -> tuple[int, ...]:
-        """Number of samples of each rank, after dropping."""
+        """Return the number of samples of each rank, without those that `drop_last` drops."""
         own = self._own_sizes()
         return (min(own) // self.batch * self.batch,) * self.world_size if self.drop_last else own
 
@@ -170,31 +170,31 @@ class EpochPlan:
         _refuse(f"{held}, {got}", "at least one batch for each rank in an epoch", cure)
 
     def drawn(self, epoch: int) -> SampleOrder:
-        """Numbers of the samples of all ranks in an epoch; ascending, unless they are read in streams."""
+        """Return the numbers of all ranks' samples in an epoch, ascending unless they are read in streams."""
         if self.streams:
             return self.rest(())._dealt(epoch, 0, self.epoch_samples)
         numbers = np.arange(self.samples)
         return _drawn(numbers, numbers + 1, self.parts, self.seed, epoch, self.shuffle)[0]
 
     def indices(self, epoch: int) -> SampleOrder:
-        """Numbers of this rank's samples in the order of its batches."""
+        """Return the numbers of this rank's samples in the order of its batches."""
         if not self.streams:
             return self._share(self._order(epoch))
         batches = self.batches(epoch)
         return np.concatenate(batches) if batches else np.empty(0, np.int64)
 
     def batches(self, epoch: int) -> list[SampleOrder]:
-        """The samples of each batch of this rank."""
+        """Return the samples of each batch of this rank."""
         if not self.streams:
             return self._cut(self.indices(epoch))
         streams = [self._cut(self.stream(epoch, number)[1]) for number in range(self.streams)]
         return [streams[n % self.streams][n // self.streams] for n in range(self.length())]
 
     def stream(self, epoch: int, number: int) -> tuple[SampleOrder, SampleOrder]:
-        """One series of ranges: its reading order, and the order in which samples leave the buffer.
+        """Return the order in which a stream reads its samples, and the order in which they leave the buffer.
 
-        Batch n of a rank is batch n // streams of stream n % streams. At most `buffer` samples are read
-        ahead of those that have left.
+        Batch n of a rank is batch n // streams of stream n % streams. At most `buffer` samples have been read
+        and have not left yet.
 
         Args:
             epoch: Number of the epoch.
@@ -210,7 +210,7 @@ class EpochPlan:
         return reads, through_buffer(reads, self.buffer, rng)
 
     def reads(self, epoch: int, number: int) -> SampleOrder:
-        """The reading order of a stream."""
+        """Return the order in which a stream reads its samples."""
         mine = self._dealt(epoch, *self._share_of(number))
         if self.lanes == 1 or not self._mixes() or not len(mine):
             return mine
@@ -220,9 +220,10 @@ class EpochPlan:
         return side_by_side(np.split(mine, borders), self.lanes, rng)
 
     def depends_on(self) -> dict[str, Any]:
-        """All that determines which samples a batch number means, for a checkpoint; the rank does not.
+        """Return the settings that determine which samples a batch number means, for a checkpoint.
 
-        Shards by their number and a digest of their sizes, since equally many can have other borders.
+        The rank is not among them. Shards are described by their number and a digest of their sizes, since
+        the same number of shards can have other borders.
         """
         fields = asdict(self)
         sizes = np.array(fields.pop("shards"), "<i8")
@@ -232,11 +233,11 @@ class EpochPlan:
         return fields | {"shards": f"{len(sizes)} of sizes {xxhash.xxh3_64_hexdigest(sizes.tobytes())}"}
 
     def rest(self, earlier: tuple[Earlier, ...]) -> EpochPlan:
-        """The plan of the rest of an epoch, after these parts were read one after the other."""
+        """Return the plan of the rest of an epoch, after these parts were read one after the other."""
         return replace(self, earlier=earlier)
 
     def _left(self) -> int:
-        """Number of samples of this epoch that no earlier part has read."""
+        """Return the number of samples of this epoch that no earlier part has read."""
         left = self.epoch_samples
         for world_size, batch, _, batches in self.earlier:
             grid = EpochPlan(left, batch, world_size=world_size, drop_last=self.drop_last)
@@ -248,13 +249,16 @@ class EpochPlan:
         return tuple(least + (rank < more) for rank in range(self.world_size))
 
     def _order(self, epoch: int) -> SampleOrder:
-        """The order of all ranks together; earlier parts have read its start."""
+        """Return the order of all ranks together, without the start that earlier parts have read."""
         first = self.epoch_samples - self._left()
         order = self.drawn(epoch)
         return (self._rng(epoch, _SAMPLES).permutation(order) if self.shuffle else order)[first:]
 
     def _share(self, order: SampleOrder) -> SampleOrder:
-        """This rank's part of an order: every n-th, so that the ranks' batches together follow the order."""
+        """Return this rank's part of an order: every n-th sample for n ranks.
+
+        So the batches of all ranks together follow the order.
+        """
         return order[self.rank :: self.world_size][: self.samples_per_rank()[self.rank]]
 
     def _share_of(self, number: int) -> tuple[int, int]:
@@ -267,7 +271,7 @@ class EpochPlan:
         return start, start + sizes[number]
 
     def _dealt(self, epoch: int, start: int, stop: int) -> SampleOrder:
-        """Samples `start` to `stop` of all joined ranges, without those that were read before."""
+        """Return samples `start` to `stop` of all joined ranges, without the samples read before."""
         if self.earlier:
             return _left(replace(self, rank=0), epoch)[start:stop]
         shards, run = self.shards, self._range()
@@ -293,7 +297,7 @@ def _generator(seed: int, epoch: int, purpose: int, number: int = 0) -> np.rando
 
 @lru_cache(maxsize=1)
 def _left(plan: EpochPlan, epoch: int) -> SampleOrder:
-    """All joined ranges without what earlier parts have read."""
+    """Return the samples of all joined ranges, except those that earlier parts of the epoch have read."""
     if not plan.earlier:
         return plan._dealt(epoch, 0, plan.epoch_samples)
     *earlier, (world_size, batch, streams, batches) = plan.earlier
@@ -324,7 +328,7 @@ def _drawn(
     epoch: int,
     shuffle: bool,
 ) -> tuple[SampleOrder, SampleOrder]:
-    """The ranges of an epoch, in stored order: all of them, or of each part its next samples.
+    """Choose the ranges of an epoch in stored order: all of them, or the next samples of each part.
 
     In a part of 10 samples of which an epoch has 3, the first three epochs share no sample. Then the part
     gets a new order.
@@ -371,7 +375,7 @@ def _ranges(
 
 
 def _joined(starts: SampleOrder, ends: SampleOrder, start: int, stop: int) -> SampleOrder:
-    """Samples `start` to `stop` of joined ranges."""
+    """Return samples `start` to `stop` of joined ranges."""
     if start >= stop:
         return np.empty(0, np.int64)
     first, last = np.searchsorted(ends, (start, stop - 1), "right").tolist()
@@ -383,13 +387,13 @@ def _joined(starts: SampleOrder, ends: SampleOrder, start: int, stop: int) -> Sa
 
 
 def spread(count: int, rng: np.random.Generator) -> SampleOrder:
-    """Numbers below `count` in random order, any few consecutive of which come from all parts.
+    """Shuffle the numbers below `count` so that a few consecutive numbers come from all parts of the range.
 
-    They alternate between the halves, and so do those of each half, and of its halves. In a plain random
-    order it takes 37 numbers on average to visit each of twelve parts.
+    The numbers alternate between the two halves of the range. Within each half, they alternate between its
+    halves, and so on. A plain random order needs 37 numbers on average to visit each of twelve parts.
 
     Args:
-        count: How many.
+        count: How many numbers.
         rng: Source of randomness.
     """
     numbers, bits = np.arange(count), max(count - 1, 0).bit_length()
@@ -401,14 +405,14 @@ def spread(count: int, rng: np.random.Generator) -> SampleOrder:
 
 
 def side_by_side(ranges: list[SampleOrder], lanes: int, rng: np.random.Generator) -> SampleOrder:
-    """The samples of ranges in the order of reading several of them concurrently.
+    """Return the order in which samples arrive when several ranges are read concurrently.
 
     Each range has its own speed. Otherwise all lanes would reach the end of their ranges at the same time,
-    and wait until the next ones are fetched.
+    and wait until the next ranges are fetched.
 
     Args:
-        ranges: Samples of each, in the order in which they are begun.
-        lanes: How many are read concurrently.
+        ranges: The samples of each range, in the order in which the ranges begin.
+        lanes: How many ranges are read concurrently.
         rng: Chooses the speeds.
     """
     times, ends = rng.uniform(0.8, 1.25, len(ranges)) * [len(each) for each in ranges], np.empty(len(ranges))
@@ -425,11 +429,11 @@ def side_by_side(ranges: list[SampleOrder], lanes: int, rng: np.random.Generator
 
 
 def through_buffer(reads: SampleOrder, size: int, rng: np.random.Generator) -> SampleOrder:
-    """The order in which samples leave a shuffle buffer that they enter in the order `reads`.
+    """Return the order in which samples leave a shuffle buffer that they enter in the order `reads`.
 
     Args:
         reads: Numbers of samples as they are read.
-        size: Samples that the buffer holds; a random one leaves for each that enters.
+        size: Capacity of the buffer in samples. For each sample that enters, a random sample leaves.
         rng: Source of randomness.
     """
     size = min(size, len(reads))
@@ -447,7 +451,7 @@ def _refuse(got: str, expected: str, next_step: str) -> NoReturn:
 
 
 def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
-    """The fields of an `EpochPlan` that define how this data set is distributed over streams.
+    """Return the fields of an `EpochPlan` that define how this data set is distributed over streams.
 
     The ranges of a remote store stay whole, since its `following` fetches ahead.
 
@@ -490,7 +494,7 @@ def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:
 
 
 def _some_batches(plan: EpochPlan) -> list[SampleOrder]:
-    """Batches from all over the first epoch, each from a buffer that is already mixed."""
+    """Return batches from all over the first epoch, each from a buffer that is already mixed."""
     count = max(8, min(_BATCHES, _LOOKED_AT // plan.batch, _STEPS // plan.buffer))
     each, rng, found = -(-count // plan.streams), np.random.default_rng(plan.seed), []
     before, length = 2 * plan.buffer, 3 * plan.buffer + plan.batch

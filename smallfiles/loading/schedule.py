@@ -47,7 +47,7 @@ class Schedule:
         return self.plan_of((self.at or (self.epoch,))[0])
 
     def plan_of(self, epoch: int) -> EpochPlan:
-        """The plan of an epoch; of one begun on another grid of ranks, the plan of the rest."""
+        """Return the plan of an epoch, or of its rest if it was begun on another number of ranks."""
         return self._rest[1] if epoch == self._rest[0] else self._whole
 
     def set_epoch(self, epoch: int) -> None:
@@ -78,14 +78,14 @@ class Schedule:
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of training: epoch, batches delivered in it, and what these numbers depend on."""
+        """Return the position of training: epoch, delivered batches, and the settings they depend on."""
         epoch, batch = self.at or (self.epoch, self.start)
         if batch and batch >= self.plan_of(epoch).length():
             epoch, batch = epoch + 1, 0
         return self.state_at(epoch, batch)
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state of a schedule whose next batch is this one."""
+        """Return the state of a schedule whose next batch is this batch."""
         earlier = [list(each) for each in self.plan_of(epoch).earlier]
         return {"epoch": epoch, "batch": batch, "plan": self._whole.depends_on(), "earlier": earlier}
 
@@ -109,7 +109,7 @@ class Schedule:
         self.start_at(epoch, min(batch, self.plan_of(epoch).length()) if batch <= most else batch)
 
     def _checked(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Earlier, ...]]:
-        """What the state depends on, and the earlier parts of its epoch."""
+        """Return the settings on which a state depends and the earlier parts of its epoch, or refuse it."""
         now, then = self._whole.depends_on(), state.get("plan")
         try:
             like = now | {name: int(then[name]) for name in _GRID}  # type: ignore[index]

@@ -110,7 +110,7 @@ class StreamDataset(IterableDataset[Delivered]):
         self._clock: torch.Tensor = clock.share_memory_()
 
     def __len__(self) -> int:
-        """Number of batches of this rank."""
+        """Return the number of batches of this rank."""
         return self.schedule.plan.length()
 
     def set_epoch(self, epoch: int) -> None:
@@ -136,7 +136,7 @@ class StreamDataset(IterableDataset[Delivered]):
     def part(
         self, epoch: int, first: int, step: int, allocate: Callable[[Layout], Block] | None = None
     ) -> Iterator[Delivered]:
-        """Every `step`-th batch of an epoch from `first` on.
+        """Yield every `step`-th batch of an epoch from batch `first` on.
 
         Args:
             epoch: Number of the epoch.
@@ -158,7 +158,7 @@ class StreamDataset(IterableDataset[Delivered]):
             yield deliver(maker, emits[own : own + plan.batch], epoch, allocate)
 
     def _open(self, epoch: int, stream: int, start: int, alone: bool) -> tuple[BatchMaker, list[int]]:
-        """A batch maker that reads this stream, and the order of its samples."""
+        """Open a batch maker that reads this stream, and return it with the order of its samples."""
         plan = self.schedule.plan_of(epoch)
         reads, emits = (order.tolist() for order in plan.stream(epoch, stream))
         if not alone:  # several workers share the stream: each reads what it needs

@@ -65,10 +65,11 @@ class WorkerMemory:
 
 
 def files_of(path: Path) -> tuple[tuple[Path, int], ...]:
-    """The files of a packed file or folder of shards, and their sizes.
+    """List the files of a packed file or folder of shards, with their sizes.
 
     Args:
-        path: Of a reader; a folder of plain files, perhaps millions, is not mapped and not listed.
+        path: Path of a reader. A folder of plain files is not listed, since it may have millions of files and
+            none of them is mapped.
     """
     found = [path] if path.is_file() else []
     if path.is_dir() and path.suffix != ".files":
@@ -121,7 +122,7 @@ def explained(call: Callable[[], T], memory: WorkerMemory, workers: Sequence[Bas
 def explain(
     error: BaseException, memory: WorkerMemory, workers: Sequence[BaseProcess] = ()
 ) -> ResourceError | None:
-    """The sentence for an error of torch; None if it is not about workers or open files."""
+    """Return the sentence for an error of torch, or None if it is not about workers or open files."""
     text = _summary(error)
     if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
         return _too_many_files(text)
@@ -139,7 +140,7 @@ def explain(
 
 
 def _killed(workers: Sequence[BaseProcess]) -> tuple[str, str]:
-    """The number of a process that a signal ended, and the signal as torch names it."""
+    """Return the number of a process that a signal ended, and the signal as torch names it."""
     for worker in workers:
         if (code := worker.exitcode or 0) < 0:
             return str(worker.pid), signal.strsignal(-code) or str(-code)
@@ -147,7 +148,7 @@ def _killed(workers: Sequence[BaseProcess]) -> tuple[str, str]:
 
 
 def _summary(error: BaseException) -> str:
-    """The texts of an error and its causes: torch names the signal in one and wraps it in another."""
+    """Join the texts of an error and its causes, since torch may name the signal in any of them."""
     texts, earlier = [str(error)], error.__cause__ or error.__context__
     while earlier is not None and len(texts) < 9:
         texts.append(str(earlier))
@@ -195,7 +196,7 @@ def _died(pids: str, name: str, memory: WorkerMemory) -> WorkerDiedError:
 
 
 def _bus_error(memory: WorkerMemory) -> tuple[str, str, str]:
-    """What we got, what was expected, and what to do next."""
+    """Return what we got, what was expected, and what to do next after a bus error."""
     for path, before in memory.files:
         now = path.stat().st_size if path.exists() else 0
         if now < before:

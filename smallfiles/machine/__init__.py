@@ -40,7 +40,7 @@ from smallfiles.progress import bytes_text, plural
 
 
 def usable_cpus() -> int:
-    """Number of CPUs that this process may use.
+    """Return the number of CPUs that this process may use.
 
     More readers than CPUs help only while they wait; more decoders than CPUs slow each other down.
 
@@ -65,7 +65,7 @@ def memory_limit_bytes() -> int:
 
 
 def describe() -> dict[str, Any]:
-    """The machine as recorded with a measurement, JSON-ready.
+    """Describe the machine for the record of a measurement, as JSON can store it.
 
     A rate means nothing without its machine. The record has no user, host or path.
 
@@ -85,7 +85,7 @@ def describe() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    """Name of the model; on ARM, where the kernel has none, the architecture."""
+    """Return the name of the CPU model, or the architecture on ARM, where the kernel has no name."""
     for line in read_lines(Path("/proc/cpuinfo")):
         name, _, value = line.partition(":")
         if name.strip() == "model name":
@@ -114,10 +114,10 @@ class MemoryLimit:
 
 
 def memory_limit(root: Path = Path("/")) -> MemoryLimit:
-    """The lowest memory limit that applies to this process.
+    """Return the lowest memory limit that applies to this process.
 
     Args:
-        root: Where `proc` and `sys` are; another folder in tests.
+        root: The folder with `proc` and `sys`; another folder in tests.
 
     Returns:
         The limit in bytes and its source.
@@ -154,7 +154,7 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
 
 
 def _quota_and_period(version: int, folder: Path) -> tuple[int, int]:
-    """Microseconds of CPU time per period; zeros without a quota."""
+    """Return the quota and the period of CPU time in microseconds, or zeros without a quota."""
     if version == 2:
         words = read_words(folder / "cpu.max")
     else:
@@ -165,7 +165,7 @@ def _quota_and_period(version: int, folder: Path) -> tuple[int, int]:
 
 
 def own_groups(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Each folder from the group of this process up to its mount, with the version of the hierarchy."""
+    """Yield each folder from the group of this process up to its mount, with the version of cgroups."""
     mounts = read_mounts(root / "proc/self/mountinfo")
     for line in read_lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
@@ -197,7 +197,7 @@ def _up_to_mount(mount: Mount, group: str, root: Path) -> Iterator[Path]:
 
 
 def meminfo_bytes(name: str, root: Path) -> int:
-    """A value of `/proc/meminfo`; the physical memory if it is missing."""
+    """Return a value of `/proc/meminfo` in bytes, or the physical memory if it is missing."""
     for line in read_lines(root / "proc/meminfo"):
         words = line.split()
         if len(words) >= 2 and words[0] == f"{name}:" and words[1].isdigit():
@@ -206,12 +206,12 @@ def meminfo_bytes(name: str, root: Path) -> int:
 
 
 def read_words(path: Path) -> list[str]:
-    """All words of a file; none if it cannot be read."""
+    """Return all words of a file, or an empty list if it cannot be read."""
     return " ".join(read_lines(path)).split()
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file that may be missing, hidden or empty."""
+    """Return the lines of a file that may be missing, hidden, or empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -58,11 +58,11 @@ SHARED_FUSE_KINDS = frozenset(_FUSE_TO_SERVERS.split())
 
 
 def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """The mount of `path`: the longest mount point that contains it, the last of equals.
+    """Return the mount of `path`: the longest mount point that contains it, and the last of equal ones.
 
     Args:
-        path: Absolute, without symbolic links.
-        mounts: What `read_mounts` returned.
+        path: An absolute path without symbolic links.
+        mounts: The result of `read_mounts`.
     """
     around = [each for each in mounts if f"{path}/".startswith(f"{each.point.rstrip('/')}/")]
     return max(reversed(around), key=lambda mount: len(mount.point), default=None)
@@ -95,9 +95,9 @@ class FileSystem:
 
 
 def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSystem:
-    """The file system of `path`.
+    """Examine the file system of `path`.
 
-    Check it before writing: small files reach the limit of inodes long before that of bytes.
+    Do this before writing: small files reach the limit of inodes long before the limit of bytes.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.
@@ -132,7 +132,7 @@ def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSy
 
 
 def is_parallel_filesystem(path: Path) -> bool:
-    """Whether `path` lies on a shared (parallel or network) file system.
+    """Check whether `path` lies on a shared (parallel or network) file system.
 
     There latency dominates: keep many opens in flight, and write few large files. The table of mounts
     answers this without a request to a server, except for automounts.
@@ -144,7 +144,7 @@ def is_parallel_filesystem(path: Path) -> bool:
 
 
 def existing(path: Path) -> Path:
-    """The path without symbolic links, or its nearest parent that exists."""
+    """Return the path without symbolic links, or its nearest parent that exists."""
     real = Path(os.path.realpath(path))
     for candidate in (real, *real.parents):
         with suppress(OSError, ValueError):  # it is missing, or no user may look at it
@@ -255,7 +255,7 @@ class Quota:
 def quota(
     path: Path, timeout_s: float = TIMEOUT_S, table: Path = Path("/proc/self/mountinfo")
 ) -> Quota | None:
-    """The quota of `path` with the largest used share.
+    """Return the quota of `path` with the largest used share.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.
@@ -325,12 +325,15 @@ def parse_quota(text: str, mount: Mount) -> Iterator[Quota]:
 
 
 def _of_columns(words: list[str], holder: str, tool: str) -> Iterator[Quota]:
-    """Blocks, soft, hard, grace, files, soft, hard; an excess has a star, an uncertain value brackets."""
+    """Parse the columns blocks, soft, hard, grace, files, soft, hard.
+
+    An exceeded value has a star, and an uncertain value has brackets.
+    """
     yield from _of_numbers([word.strip("*[]") for word in (*words[:3], *words[4:7])], holder, tool)
 
 
 def _of_numbers(numbers: list[str], holder: str, tool: str) -> Iterator[Quota]:
-    """Blocks, soft, hard, files, soft, hard; none of them if one is no number."""
+    """Make a quota of blocks, soft, hard, files, soft, hard. Yield nothing if any is not a number."""
     if all(number.isdigit() for number in numbers):
         used, soft, hard, files, files_soft, files_hard = map(int, numbers)
         yield Quota(
@@ -366,7 +369,7 @@ def parse_mfsgetquota(text: str) -> Iterator[Quota]:
 
 
 def _limit(soft: int, hard: int) -> int | None:
-    """The hard limit, or else the soft one, which applies after days; 0 means no limit."""
+    """Return the hard limit, or else the soft limit, which applies after days. 0 means no limit."""
     return hard or soft or None
 
 
@@ -386,7 +389,7 @@ class Striping:
 
 
 def striping(path: Path) -> Striping | None:
-    """The striping of a file, or of the new files of a folder.
+    """Return the striping of a file, or of the new files of a folder.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.
@@ -404,12 +407,12 @@ STRIPED_BYTES = 1 << 30
 
 
 def stripes_for(size_bytes: int) -> int:
-    """How many storage targets a file of this size should lie on."""
+    """Return on how many storage targets a file of this size should lie."""
     return 1 if size_bytes < STRIPED_BYTES else 4 if size_bytes < 100 * STRIPED_BYTES else 16
 
 
 def striping_note(folder: Path, size_bytes: int) -> str | None:
-    """What to do before a file of this size is written to a folder; None if nothing."""
+    """Return what to do before a file of this size is written to a folder, or None."""
     found, wanted = striping(folder), stripes_for(size_bytes)
     if found is None or wanted == 1 or found.count != 1:
         return None

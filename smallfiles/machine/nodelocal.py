@@ -47,10 +47,10 @@ class NodeLocal:
 
 
 def named_directories(env: Mapping[str, str] | None = None) -> list[tuple[str, Path]]:
-    """All directories named by variables, and `/dev/shm`, existing or not; each path once.
+    """List all directories that variables name, and `/dev/shm`. Each path is listed once, even if missing.
 
     Args:
-        env: Environment variables; those of this process if None.
+        env: Environment variables; None means the variables of this process.
     """
     env = os.environ if env is None else env
     named = [(name, Path(env[name])) for name in VARIABLES if env.get(name)]
@@ -61,7 +61,7 @@ def named_directories(env: Mapping[str, str] | None = None) -> list[tuple[str, P
 
 
 def problem_of(path: Path) -> str | None:
-    """Why `path` cannot be used as node-local storage, to follow its name; None if it can."""
+    """Return why `path` cannot be node-local storage, as a phrase to follow its name, or None."""
     if not path.is_absolute():
         return "is not an absolute path"
     if not path.is_dir():

@@ -156,7 +156,7 @@ def check_process_group(rank: int, world_size: int) -> None:
 
 
 def _in_group(started: Ranks, rank: int, world_size: int) -> Ranks:
-    """The place of a process in a process group, given the place that its launcher gave it.
+    """Return the place of a process in a process group, given the place that its launcher gave it.
 
     Each started process may have spawned several ranks, as in `mp.spawn` below srun.
     """
@@ -183,7 +183,7 @@ def _in_group(started: Ranks, rank: int, world_size: int) -> Ranks:
 
 
 def _started(env: Mapping[str, str]) -> Ranks:
-    """The place that the launchers gave this process; the innermost of several decides."""
+    """Return the place that the launchers gave this process. The innermost launcher decides."""
     complete = [each for each in _LAUNCHERS if _is_complete(env, each) and not _is_of_slurm(env, each)]
     places = [_torchrun(env) if each.launcher == "torchrun" else _launched(env, each) for each in complete]
     if env.get("SLURM_PROCID"):
@@ -198,7 +198,7 @@ def _started(env: Mapping[str, str]) -> Ranks:
 
 
 def _is_complete(env: Mapping[str, str], names: _Variables) -> bool:
-    """Whether a launcher has set its variables: both of them, or neither."""
+    """Check whether a launcher has set its two variables. Refuse a launcher that set only one."""
     is_set = [bool(env.get(name)) for name in (names.rank, names.world_size)]
     if all(is_set) or not any(is_set):
         return all(is_set)
@@ -215,7 +215,7 @@ def _is_complete(env: Mapping[str, str], names: _Variables) -> bool:
 
 
 def _is_of_slurm(env: Mapping[str, str], names: _Variables) -> bool:
-    """Whether it was srun that set the variables of PMI; those of a step say more."""
+    """Check whether srun set the variables of PMI. Then the variables of its step say more."""
     place = env.get(names.rank), env.get(names.world_size)
     step = env.get("SLURM_PROCID"), env.get("SLURM_STEP_NUM_TASKS")
     return names.launcher == "PMI" and place == step and not env.get(names.local_rank)
@@ -254,7 +254,7 @@ def _compare(env: Mapping[str, str], inner: Ranks, outer: Ranks) -> None:
 
 
 def _launched(env: Mapping[str, str], names: _Variables) -> Ranks:
-    """The place from a launcher that does not number nodes."""
+    """Return the place from a launcher that does not number nodes."""
     rank, world_size = _number(env, names.rank, 0), _number(env, names.world_size, 1)
     local = _number(env, names.local_world_size, 0) or world_size
     nodes = max(1, -(-world_size // local))
@@ -279,7 +279,7 @@ def _torchrun(env: Mapping[str, str]) -> Ranks:
 
 
 def _slurm(env: Mapping[str, str]) -> Ranks | None:
-    """The place in a step of Slurm; None if this process is not a task of one."""
+    """Return the place in a step of Slurm, or None if this process is not a task of a step."""
     rank = _number(env, "SLURM_PROCID", 0)
     step = any(name.startswith("SLURM_STEP") for name in env)
     if not step and not rank:
@@ -309,7 +309,7 @@ def _slurm(env: Mapping[str, str]) -> Ranks | None:
 
 
 def _is_interactive(env: Mapping[str, str]) -> bool:
-    """Whether a program was started by hand in the shell of `srun --pty`, rather than by srun itself.
+    """Check whether a user started this program in the shell of `srun --pty`, and not srun itself.
 
     Steps that are started from that shell inherit SLURM_PTY_PORT. But srun makes each task the head of a
     process group, in which everything stays that no interactive shell has started.
@@ -318,7 +318,7 @@ def _is_interactive(env: Mapping[str, str]) -> bool:
 
 
 def _tasks(text: str) -> list[int]:
-    """Tasks on each node from `2(x3),1`; empty for any other text."""
+    """Parse the tasks on each node from a text such as `2(x3),1`. Return [] for any other text."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())
@@ -362,13 +362,13 @@ def rendezvous(env: Mapping[str, str] | None = None) -> tuple[str, int]:
 
 
 def first_node(nodes: str) -> str:
-    """The first name of a compressed node list.
+    """Return the first name in a compressed node list.
 
     Args:
-        nodes: As SLURM writes it, such as `n[01-03,7],gpu2`.
+        nodes: The list as SLURM writes it, such as `n[01-03,7],gpu2`.
 
     Raises:
-        UsageError: It is not of this form.
+        UsageError: The list does not have this form.
     """
     match = re.match(r"([\w.-]*)(?:\[(\w+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
     name = "".join(part or "" for part in match.groups()) if match else ""

@@ -51,7 +51,7 @@ _NAMED = 5
 
 
 def generator(seed: int) -> np.random.Generator:
-    """A separate generator; explicitly PCG64, since the default of NumPy may change."""
+    """Return a separate random generator. It is explicitly PCG64, because the default of NumPy may change."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise UsageError(
             f"the seed {seed!r}", expected="a whole number from 0 on", next_step="Choose another seed"
@@ -60,7 +60,7 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def shuffled(count: int, seed: int | None) -> Rows:
-    """All rows in an order that depends on the seed alone; None keeps the stored order."""
+    """Return all row numbers in an order that depends only on the seed. None keeps the stored order."""
     if seed is None:
         return np.arange(count, dtype=np.int64)
     mixed: Rows = generator(seed).permutation(count).astype(np.int64, copy=False)
@@ -68,7 +68,7 @@ def shuffled(count: int, seed: int | None) -> Rows:
 
 
 def checked_rows(indices: Sequence[int] | Rows, count: int) -> Rows:
-    """Rows as an array, each within the table and none twice."""
+    """Convert row numbers to an array. Check that each is within the table and that none is repeated."""
     rows = np.asarray(indices if len(indices) else [], dtype=None if len(indices) else np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise UsageError(
@@ -89,7 +89,7 @@ def checked_rows(indices: Sequence[int] | Rows, count: int) -> Rows:
 
 
 def rows_of_rank(count: int, rank: int, world_size: int) -> Rows:
-    """Every `world_size`-th row from `rank` on."""
+    """Return the row numbers of one rank: every `world_size`-th row, beginning at `rank`."""
     if not 0 <= rank < world_size:
         raise UsageError(
             f"rank {rank} of {world_size}",
@@ -100,10 +100,10 @@ def rows_of_rank(count: int, rank: int, world_size: int) -> Rows:
 
 
 def drawn_rows(count: int, fraction: float, seed: int, labels: Rows | None) -> npt.NDArray[np.bool_]:
-    """Mark `fraction` of the rows, of each label where labels are given.
+    """Mark the given fraction of the rows. If labels are given, mark this fraction of the rows of each label.
 
-    The total is the rounded share of the whole; the shares of classes are rounded by largest remainder, so
-    that small classes are not all left out.
+    The total is the rounded share of the whole. The shares of the classes are rounded by largest remainder,
+    so that small classes are not all left out.
     """
     if not 0 <= fraction <= 1:
         raise UsageError(
@@ -135,22 +135,23 @@ Indices = Sequence[int] | npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Manifest:
-    """The samples of a data set; immutable, columnar, cheap to share between processes.
+    """The samples of a data set as a table that is immutable, columnar, and cheap to share between processes.
 
-    Make one with `from_columns`, `load` or `smallfiles.sources`, which check their input.
+    Make a manifest with `from_columns`, `load` or `smallfiles.sources`, which check their input.
 
     Args:
-        table: Columns `path` (string) and `label` (int32) or `captions` (list of strings); optional
-            `bytes` (int64), `sha256` (hexadecimal) and `meta` (JSON objects as text), null where
-            unknown; then the paths of further files and further values by the names of their fields. One
-            chunk a column.
+        table: Columns `path` (string) and `label` (int32) or `captions` (list of strings). The columns
+            `bytes` (int64), `sha256` (hexadecimal) and `meta` (JSON objects as text) are optional, and null
+            where unknown. The paths of additional files and additional values follow, named after their
+            fields. Each column is one chunk.
         name: Name of the data set.
         split: `train`, `val`, `test` or another word.
-        classes: Class names in label order, also of `box_labels`; empty if unknown.
-        root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
-            file; empty if unknown.
-        blobs: Names of the fields of further files, a mask for example, in their order.
-        first: Name of the field of the first file; empty if it is the one that its suffix gives.
+        classes: Class names in label order, which also name the numbers in `box_labels`. It is empty if they
+            are unknown.
+        root_hint: Folder or archive that the paths are relative to. It is itself relative to the manifest
+            file, and empty if unknown.
+        blobs: Names of the fields of additional files, such as masks, in their order.
+        first: Name of the field of the first file. It is empty if the name follows from the suffix.
     """
 
     table: pa.Table = field(hash=False)
@@ -178,25 +179,27 @@ class Manifest:
         values: Mapping[str, Any] | None = None,
         first: str = "",
     ) -> Manifest:
-        """Make a manifest of columns, after checking them.
+        """Make a manifest from columns, after checking them.
 
         Args:
-            paths: Relative, normalised POSIX paths, unique; strings or an Arrow array.
-            targets: Integer labels (-1 is unknown) or lists of strings; None if they are among `values`.
+            paths: Relative, normalised, unique POSIX paths, as strings or an Arrow array.
+            targets: Integer labels (-1 is unknown) or lists of strings. It is None if they are among
+                `values`.
             name: Name of the data set.
-            split: Which part of it this is.
+            split: Which part of the data set this is.
             classes: Class names in label order.
-            root_hint: Where the paths start, relative to the manifest file.
-            sizes: Bytes of each sample, None where unknown.
-            sha256: 64 hexadecimal digits of each, None where unknown.
-            metas: A JSON object of each, None where there is none.
-            blobs: Paths of further files of each sample, by the name of their field.
-            values: Further values of each sample, by name: integers, floats, truth values, texts, lists;
-                labels, captions and JSON objects too, as `label`, `captions` and `meta`.
-            first: Name of the field of `paths`; by default the one that their suffix gives.
+            root_hint: Folder or archive that the paths are relative to, itself relative to the manifest file.
+            sizes: Size of each sample in bytes, or None where unknown.
+            sha256: SHA-256 of each sample as 64 hexadecimal digits, or None where unknown.
+            metas: JSON object of each sample, or None for a sample without an object.
+            blobs: Paths of additional files of each sample, by the name of their field.
+            values: Additional values of each sample, by name: integers, floats, truth values, texts, lists.
+                Labels, captions and JSON objects may be given here too, as `label`, `captions` and `meta`.
+            first: Name of the field of `paths`. The default follows from their suffix.
 
         Raises:
-            ManifestError: Names what is wrong, with the count and the first few.
+            ManifestError: A column is wrong. The message says what is wrong, with the count and the first few
+                cases.
         """
         checks.check_header(name, split, classes, root_hint)
         blobs, values = blobs or {}, dict(values or {})
@@ -224,7 +227,7 @@ class Manifest:
             path: The JSON file.
 
         Raises:
-            ManifestError: It is missing, damaged or inconsistent.
+            ManifestError: The file is missing, damaged or inconsistent.
         """
         path = Path(path)
         with plain_allocator():
@@ -237,13 +240,13 @@ class Manifest:
         return manifest
 
     def save(self, path: Path) -> None:
-        """Write header and columns as JSON; an incomplete file never has the final name.
+        """Write header and columns as JSON. An incomplete file never has the final name.
 
         Args:
-            path: The JSON file; replaced if it exists.
+            path: The JSON file. It is replaced if it exists.
 
         Raises:
-            ManifestError: It cannot be written.
+            ManifestError: The file cannot be written.
         """
         header = {name: getattr(self, name) for name in ("name", "split", "classes", "root_hint")}
         header |= {"target": self.target_kind, "digest": self.digest, "count": len(self)}
@@ -255,10 +258,10 @@ class Manifest:
         """Write the flat form `{path: target}` of the Jülich course, without header, sizes and meta.
 
         Args:
-            path: The JSON file; replaced if it exists.
+            path: The JSON file. It is replaced if it exists.
 
         Raises:
-            ManifestError: It cannot be written, or there are further fields.
+            ManifestError: The file cannot be written, or there are additional fields.
         """
         if self.fields:
             raise ManifestError(
@@ -287,17 +290,17 @@ class Manifest:
 
     @cached_property
     def paths(self) -> pa.StringArray:
-        """All paths, columnar."""
+        """The paths of all samples as an Arrow array."""
         return one_chunk(self.table.column("path"))
 
     @cached_property
     def targets(self) -> pa.Array:
-        """All labels (int32) or captions (list of strings), columnar."""
+        """The labels (int32) or captions (lists of strings) of all samples as an Arrow array."""
         return one_chunk(self.table.column(self.target_kind))
 
     @cached_property
     def columns(self) -> pa.Table:
-        """The columns of values: `label` (int64) or `captions`, `meta` if any sample has it, all others."""
+        """The columns of values: `label` (int64) or `captions`, `meta` if a sample has it, and all others."""
         kind, table, found = self.target_kind, self.table, self.values
         if META in table.column_names and table[META].null_count < len(table):
             found = found.add_column(0, META, table[META])
@@ -305,53 +308,56 @@ class Manifest:
 
     @property
     def values(self) -> pa.Table:
-        """The same without labels, captions and JSON objects."""
+        """The columns of additional values, without labels, captions and JSON objects."""
         return self.table.drop_columns([*(set(self.table.column_names) & {*checks.COLUMNS}), *self.blobs])
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """Suffix of each field of further files, and Arrow type of each further value."""
+        """The suffix or the Arrow type of each additional field, by the name of the field.
+
+        A field of files has a suffix, and a field of values has an Arrow type.
+        """
         blobs = {name: checks.suffix_of(name, self.blob_paths(name)) for name in self.blobs}
         return blobs | {each.name: str(each.type) for each in self.values.schema}
 
     @property
     def blob_fields(self) -> tuple[str, ...]:
-        """Names of all fields of files; the default one comes first and has no name."""
+        """Names of all fields of files. The default field comes first, and its name is empty."""
         return "", *self.blobs
 
     def blob_paths(self, name: str) -> pa.StringArray:
-        """Paths of the files of a field, columnar."""
+        """Return the paths of the files of a field as an Arrow array."""
         return one_chunk(self.table.column(name or "path"))
 
     @property
     def in_class_order(self) -> bool:
-        """Whether there are several classes, and the samples of each are adjacent."""
+        """Whether there are several classes, and the samples of each class are adjacent."""
         labels = to_numpy(self.targets) if self.target_kind == "label" else np.zeros(0)
         changes = int(np.count_nonzero(np.diff(labels)))
         return changes > 0 and changes + 1 == len(np.unique(labels))
 
     def path(self, index: int) -> str:
-        """Path of one sample."""
+        """Return the path of one sample."""
         return str(self.paths[index].as_py())
 
     def target(self, index: int) -> Any:
-        """Label or captions of one sample."""
+        """Return the label or the captions of one sample."""
         return self.targets[index].as_py()
 
     @property
     def sizes(self) -> npt.NDArray[np.int64] | None:
-        """Bytes of each sample, or None if any is unknown."""
+        """The size of each sample in bytes. It is None if any size is unknown."""
         if "bytes" not in self.table.column_names or self.table.column("bytes").null_count:
             return None
         return to_numpy(one_chunk(self.table.column("bytes")))
 
     @cached_property
     def digest(self) -> str:
-        """The set digest: identifies the data set, independent of the order of its rows."""
+        """The set digest, which identifies the data set independently of the order of its rows."""
         return set_digest(self.paths, self.columns)
 
     def with_sizes(self, sizes: Any) -> Manifest:
-        """The same manifest with the bytes of each sample filled in."""
+        """Return the manifest with the size in bytes of each sample filled in."""
         checks.check_lengths([("path", self.paths), ("bytes", sizes)])
         column = checks.size_column(sizes, checks.by_path(self.paths))
         columns = {old: self.table.column(old) for old in self.table.column_names} | {"bytes": column}
@@ -366,10 +372,10 @@ class Manifest:
         return filled
 
     def select(self, indices: Indices) -> Manifest:
-        """The samples of these rows, in this order.
+        """Return a manifest of the samples in these rows, in this order.
 
         Args:
-            indices: Row numbers, none twice.
+            indices: Row numbers, without repeats.
 
         Raises:
             UsageError: A row does not exist or is named twice.
@@ -378,16 +384,16 @@ class Manifest:
         return replace(self, table=self.table.take(from_numpy(rows)).combine_chunks())
 
     def split_off(self, fraction: float, seed: int) -> tuple[Manifest, Manifest]:
-        """Draw a part of the set for validation, the same one for the same seed.
+        """Draw a part of the set for validation. The same seed draws the same part.
 
-        With labels, this share of each class is drawn, so that rare classes are in both parts.
+        If there are labels, this fraction of each class is drawn, so that rare classes are in both parts.
 
         Args:
-            fraction: Share of the samples to draw, 0 to 1.
-            seed: Determines which.
+            fraction: Fraction of the samples to draw, from 0 to 1.
+            seed: Determines which samples are drawn.
 
         Returns:
-            The rest, and the drawn part; both in stored order.
+            The remaining samples and the drawn samples, both in stored order.
         """
         labels = to_numpy(self.targets) if self.target_kind == "label" else None
         drawn = drawn_rows(len(self), fraction, seed, labels)
@@ -395,10 +401,10 @@ class Manifest:
         return rest, replace(part, split="val")
 
     def slice(self, rank: int, world_size: int) -> Manifest:
-        """The samples of one of several processes: each sample goes to exactly one.
+        """Return the samples of one of several processes. Each sample goes to exactly one process.
 
         Every `world_size`-th row is taken, so that each rank gets its share of every class of a sorted set.
-        Lengths differ by one at most: ranks that run in step must agree on one.
+        Lengths differ by at most one. Ranks that run in step must agree on one length.
 
         Raises:
             UsageError: There is no such rank.
@@ -406,21 +412,22 @@ class Manifest:
         return self.select(rows_of_rank(len(self), rank, world_size))
 
     def order(self, seed: int | None) -> npt.NDArray[np.int64]:
-        """A shuffle of the rows that depends on the seed alone; None keeps the stored order."""
+        """Return the row numbers in an order that depends only on the seed. None keeps the stored order."""
         return shuffled(len(self), seed)
 
     def shared_stems(self) -> frozenset[str]:
-        """Stems (up to the first dot of the file name) that several paths share.
+        """Return the stems that several paths share. A stem ends at the first dot of the file name.
 
-        webdataset groups the members of a tar by their stem, so such samples would become one.
+        webdataset groups the members of a tar by their stem, so samples with a shared stem would become one
+        sample.
         """
         return checks.shared_stems(self.paths)
 
     def schema(self) -> Schema:
-        """The information that a writer has before the first sample arrives.
+        """Return the information that a writer needs before the first sample arrives.
 
         Raises:
-            ManifestError: Sizes are not known yet.
+            ManifestError: Some sizes are not known yet.
         """
         sizes = self.sizes
         if sizes is None:
@@ -438,14 +445,14 @@ class Manifest:
         )
 
     def check_files(self, store: ByteStore) -> None:
-        """Open every file and name those that are missing, unreadable or empty, before hours of packing.
+        """Open every file before hours of packing, and name the files that are missing, unreadable or empty.
 
         Each check is a round trip on a parallel file system, so many are in flight.
 
         Raises:
-            ManifestError: There are such files; gives their number and the first few.
-            ResourceError: The storage does not answer, or this machine lacks descriptors: no file is at
-                fault.
+            ManifestError: There are such files. The message gives their number and the first few.
+            ResourceError: The storage does not answer, or this machine has no more file descriptors. Then no
+                file is at fault.
         """
         for paths in map(self.blob_paths, self.blob_fields):
             problems = _problems(paths, store)

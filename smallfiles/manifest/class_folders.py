@@ -31,13 +31,13 @@ class Labelled:
     """The images of one split and their labels.
 
     Args:
-        keep: Which of them have a label; all of them in a split without labels.
-        labels: Labels of those that are kept.
-        classes: Names in label order.
-        notes: Where labels came from, and what was left out.
+        keep: Mask of the images that are in the result. In a split without labels, these are all its images.
+        labels: Labels of the images that are kept.
+        classes: Names of the classes in label order.
+        notes: Notes on where labels came from, and on what was left out.
         split: Canonical name of the split, if folders are named after it.
         below: The folders above the classes, each with a trailing slash.
-        annotated: Labels come from a file of annotations.
+        annotated: Whether labels come from a file of annotations.
     """
 
     keep: npt.NDArray[np.bool_]
@@ -49,24 +49,24 @@ class Labelled:
     annotated: bool = False
 
     def kept(self, names: pa.StringArray) -> pa.StringArray:
-        """The names of those that are kept, without a copy if all are."""
+        """Return the names of the images that are kept. Nothing is copied if all are kept."""
         return names if self.keep.all() else names.take(from_numpy(np.flatnonzero(self.keep)))
 
 
 def by_class(
     names: pa.StringArray, of: pa.StringArray, classes: Sequence[str], origin: str, *, strict: bool = False
 ) -> Labelled:
-    """Label each image by the rank of its class; leave out those without one.
+    """Label each image by the rank of its class, and leave out images without a class.
 
     Args:
         names: Paths of the images.
-        of: Class of each; null if unknown.
-        classes: In label order.
+        of: Class of each image. It is null if the class is unknown.
+        classes: Names of the classes in label order.
         origin: Where the classes come from, for messages.
-        strict: Refuse images without a class.
+        strict: Whether to raise an error for images without a class.
 
     Raises:
-        SourceError: No image has a class, or one has none and `strict` is set.
+        SourceError: No image has a class, or `strict` is set and an image has no class.
     """
     labels = pc.index_in(of, column(classes, pa.string()))
     notes = _lookalikes(classes)
@@ -88,7 +88,7 @@ def by_class(
 
 
 def _lookalikes(classes: Sequence[str]) -> tuple[str, ...]:
-    """Note classes that look like one: `Cat` and `cat`, or two Unicode forms of a name."""
+    """Return a note on classes that look alike: `Cat` and `cat`, or two Unicode forms of a name."""
     alike: dict[str, list[str]] = {}
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(name)
@@ -98,13 +98,13 @@ def _lookalikes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def unlabelled(names: pa.StringArray, classes: Sequence[str] = ()) -> Labelled:
-    """All images, with the label for unknown."""
+    """Keep all images, and give each the label for unknown."""
     labels = np.full(len(names), UNLABELLED, np.int32)
     return Labelled(np.ones(len(names), bool), labels, tuple(classes), (without_class(len(names)),))
 
 
 def without_class(count: int, what: str = "image") -> str:
-    """The note of so many images, or other samples, without a class."""
+    """Return the note that `count` images, or other samples, have no class."""
     return f"{plural(count, what)} without a class: label {UNLABELLED}"
 
 
@@ -116,17 +116,17 @@ def by_folder(
     strict: bool = False,
     trusted: bool = False,
 ) -> Labelled:
-    """Label samples by their class folders; the label is -1 if there are none.
+    """Label samples by their class folders. Without class folders, each label is -1.
 
     Args:
         files: The names of all files.
-        split: The requested split; None takes the only one, or train.
-        no_classes: Look for splits only.
-        strict: Refuse samples outside of class folders.
-        trusted: The user declared the folders to be classes.
+        split: The requested split. If it is None, the only split is used, or train.
+        no_classes: Whether to look only for splits, not for classes.
+        strict: Whether to raise an error for samples outside of class folders.
+        trusted: Whether the user declared the folders to be classes.
 
     Returns:
-        Labels, with the classes of all splits, and where they were found.
+        The labels, with the classes of all splits, and with the folder in which the classes were found.
 
     Raises:
         SourceError: The split does not exist or must be chosen, or the folders contain parts of samples.
@@ -149,7 +149,7 @@ def by_folder(
 
 
 def _refuse_lost_classes(folders: Folders, below: str, tops: Sequence[str]) -> None:
-    """Refuse folders beside the classes whose files are likely samples, and all of another suffix."""
+    """Refuse folders beside the classes whose files are likely samples, but all have another suffix."""
     files = folders.files
     if files.declared:
         return
@@ -174,14 +174,14 @@ def _refuse_lost_classes(folders: Folders, below: str, tops: Sequence[str]) -> N
 
 @dataclass(frozen=True)
 class _Location:
-    """Where the class folders are.
+    """Where the class folders of a source are.
 
     Args:
         below: The folders above the class folders, each with a trailing slash.
         split: Canonical name of the split.
-        notes: How it was chosen.
-        within: The folder of the split, with a trailing slash; empty if there are no splits.
-        others: Other splits with classes, each with a trailing slash.
+        notes: Notes on how the split was chosen.
+        within: The folder of the split, with a trailing slash. It is empty if there are no splits.
+        others: Folders of other splits with classes, each with a trailing slash.
     """
 
     below: str
@@ -215,14 +215,14 @@ def _locate(folders: Folders, wanted: str | None) -> _Location:
 
 
 def own_split(where: Path, wanted: str | None) -> tuple[str, tuple[str, ...]]:
-    """The split of a source without split folders, and notes.
+    """Return the split of a source without split folders, and notes for the user.
 
     Args:
-        where: The source; its name may be that of a split.
+        where: The source. Its name may be that of a split.
         wanted: The requested split, or None.
 
     Raises:
-        SourceError: Its name is that of another split.
+        SourceError: The name of the source is that of another split.
     """
     own = canonical_split(where.absolute().name.partition(".")[0])
     if wanted is None:
@@ -238,7 +238,7 @@ def own_split(where: Path, wanted: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def _classes_of_other_splits(folders: Folders, place: _Location) -> set[str]:
-    """The class folders of other splits than test."""
+    """Return the names of the class folders in all other splits except test."""
     found: set[str] = set()
     for below in map(folders.past_wrappers, place.others):
         found |= {*folders.below(below), *folders.empty_below(below)}
@@ -251,7 +251,7 @@ def _only_in_other_splits(more: set[str], tops: Sequence[str]) -> tuple[str, ...
 
 
 def _merged(tops: dict[str, set[str]]) -> tuple[str, ...]:
-    """Note classes with sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
+    """Return a note on classes with sub-folders that look like classes: `animals/cats`, `animals/dogs`."""
     below = {name: sorted(rest.rstrip("/") for rest in deep if rest) for name, deep in tops.items()}
     merged = [f"{name} ({first_few(rest, len(rest), 2)})" for name, rest in below.items() if len(rest) > 1]
     if not merged:
@@ -261,17 +261,17 @@ def _merged(tops: dict[str, set[str]]) -> tuple[str, ...]:
 
 
 def _class_of(names: pa.StringArray, below: str) -> pa.StringArray:
-    """The first folder below `below` of each name; null where it has none."""
+    """Return the first folder below `below` in each name. It is null for a name without such a folder."""
     inside = pc.starts_with(names, below)
     rest = pc.utf8_slice_codeunits(names, len(below)) if below else names
     return pc.if_else(inside, _folder(rest), scalar(None))
 
 
 def folders_of(names: pa.StringArray) -> list[str]:
-    """The first-level folders in which files lie, sorted by bytes."""
+    """Return the first-level folders that contain files, sorted by bytes."""
     return sorted(_folder(names).unique().drop_null().to_pylist(), key=str.encode)
 
 
 def _folder(names: pa.StringArray) -> pa.StringArray:
-    """The first folder of each name, null where it has none."""
+    """Return the first folder in each name. It is null for a name without a folder."""
     return pc.struct_field(pc.extract_regex(names, r"(?s)^(?P<folder>[^/]*)/"), 0)

@@ -41,7 +41,7 @@ from smallfiles.folders import key_problem
 from smallfiles.samples import UNLABELLED, Meta
 
 SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"
-"""Matches exactly the strings that `key_problem` objects to (a test compares the two)."""
+"""Matches exactly those strings to which `key_problem` objects (a test compares the two)."""
 
 COLUMNS = ("path", "label", "captions", "bytes", "sha256", "meta")
 _ROWS_AT_ONCE = 1 << 12
@@ -51,17 +51,17 @@ _quoted = json.encoder.encode_basestring_ascii
 
 
 def by_row(row: int) -> str:
-    """Name of a row whose path is not known."""
+    """Return the name of a row whose path is not known, such as `row 7`."""
     return f"row {row}"
 
 
 def by_path(paths: pa.StringArray) -> Namer:
-    """Name of a row: its path, which is more helpful than its number."""
+    """Return a function that names a row by its path, which is more helpful than its number."""
     return lambda row: short(paths[row].as_py()) if row < len(paths) else by_row(row)
 
 
 def check_header(name: object, split: object, classes: Iterable[object], root_hint: object) -> None:
-    """Check the header of a manifest."""
+    """Check the header of a manifest. Raise an error if it is malformed."""
     if isinstance(classes, str) or not all(isinstance(entry, str) for entry in classes):
         raise fault("the classes are not a list of names", "a list of strings in label order")
     for what, value in (("name", name), ("split", split), ("root_hint", root_hint)):
@@ -75,7 +75,7 @@ def check_header(name: object, split: object, classes: Iterable[object], root_hi
 
 
 def check_first(first: Any, others: Iterable[str]) -> None:
-    """Check the name of the first file's field, if there is one."""
+    """Check the name of the first file's field. The empty name is always valid."""
     if first != "":
         check_names([first])
     if first in others:
@@ -83,7 +83,7 @@ def check_first(first: Any, others: Iterable[str]) -> None:
 
 
 def target_name(targets: Any) -> str:
-    """Whether these are `label` or `captions`; an empty list counts as labels."""
+    """Return whether these targets are `label` or `captions`. An empty list counts as labels."""
     if is_arrow(targets):
         return (
             "captions" if pa.types.is_list(targets.type) or pa.types.is_large_list(targets.type) else "label"
@@ -92,7 +92,7 @@ def target_name(targets: Any) -> str:
 
 
 def check_lengths(columns: Iterable[tuple[str, Any]]) -> None:
-    """All columns must have one length."""
+    """Check that all columns have the same length. Columns that are None are ignored."""
     lengths = {name: len(values) for name, values in columns if values is not None}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
@@ -100,7 +100,7 @@ def check_lengths(columns: Iterable[tuple[str, Any]]) -> None:
 
 
 def path_column(paths: Any) -> pa.StringArray:
-    """Paths as one array, each relative, normalised and valid UTF-8."""
+    """Convert paths to one array. Check that each path is relative, normalised and valid UTF-8."""
     column = strings(paths, "path", by_row)
     suspicious = pc.match_substring_regex(column, SUSPICIOUS_PATH)
     if pc.any(suspicious).as_py():
@@ -114,12 +114,12 @@ def path_column(paths: Any) -> pa.StringArray:
 
 
 def checked_order(paths: pa.StringArray) -> RowOrder:
-    """The rows in the order of their paths, where equal paths are neighbours.
+    """Return the row numbers sorted by path, so that equal paths are neighbours.
 
-    A hash table of a million strings takes 450 MB, sorted row numbers 10 MB.
+    A hash table of a million strings takes 450 MB, and sorted row numbers take 10 MB.
 
     Raises:
-        ManifestError: Paths occur more than once.
+        ManifestError: A path occurs more than once.
     """
     order = byte_order(paths)
     repeated = [name for names in _repeats(paths, order) for name in names.to_pylist()]
@@ -129,14 +129,17 @@ def checked_order(paths: pa.StringArray) -> RowOrder:
 
 
 def _repeats(column: pa.StringArray, order: RowOrder) -> Iterator[pa.StringArray]:
-    """Entries equal to the one before in an order of all rows, a few thousand rows at a time."""
+    """Yield entries that equal the entry before them in a sorted order of all rows.
+
+    A few thousand rows are compared at a time.
+    """
     for start in () if isinstance(order, range) else range(0, len(column), _ROWS_AT_ONCE):
         found = in_order(column, order, start, _ROWS_AT_ONCE + 1)
         yield found.slice(1).filter(pc.equal(found.slice(1), found.slice(0, len(found) - 1)))
 
 
 def repeated_paths(repeated: Sequence[str]) -> ManifestError:
-    """The error for paths that occur more than once."""
+    """Return the error for paths that occur more than once."""
     return fault(
         f"{counted(repeated, 'path')} given more than once: {first_few(map(short, repeated), len(repeated))}",
         "each path once",
@@ -145,7 +148,7 @@ def repeated_paths(repeated: Sequence[str]) -> ManifestError:
 
 
 def label_column(labels: Any, class_count: int, name: Namer = by_row) -> pa.Array:
-    """Labels as int32, within the class list if there is one."""
+    """Convert labels to int32. Check that they are within the class list if there is one."""
     as_stored = is_arrow(labels) and labels.type == pa.int32() and not labels.null_count
     column = one_chunk(labels) if as_stored else integers(labels, "label", name)
     int32 = np.iinfo(np.int32)
@@ -173,7 +176,7 @@ def _outside(column: pa.Array, lowest: int, highest: int) -> list[int]:
 
 
 def caption_column(captions: Any, name: Namer = by_row) -> pa.Array:
-    """Captions as lists of strings."""
+    """Convert captions to a column of lists of strings."""
     kind = pa.list_(pa.string())
     if is_arrow(captions):
         found = one_chunk(captions)
@@ -195,7 +198,7 @@ def _is_captions(entry: object) -> bool:
 
 
 def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
-    """Sizes in bytes as int64, null where unknown."""
+    """Convert sizes in bytes to int64. An unknown size is null."""
     column = integers(sizes, "size", name, nullable=True)
     if negative := _outside(column, 0, _LARGEST_SIZE):
         raise fault_of(negative, "size", "negative", column, name, "bytes from 0 on, or null")
@@ -208,7 +211,7 @@ def size_column(sizes: Any, name: Namer = by_row) -> pa.Array:
 
 
 def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
-    """SHA-256 as lower-case hexadecimal, null where unknown."""
+    """Check SHA-256 hashes, which must be lower-case hexadecimal. An unknown hash is null."""
     column = strings(hexes, "sha256", name, nullable=True)
     good = pc.match_substring_regex(column, r"^[0-9a-f]{64}$")
     if not pc.all(good, min_count=0).as_py():
@@ -219,7 +222,10 @@ def sha256_column(hexes: Any, name: Namer = by_row) -> pa.StringArray:
 
 
 def meta_column(metas: Sequence[Meta | None] | pa.Array, name: Namer = by_row) -> pa.StringArray:
-    """JSON objects as compact text, null where there is none; given as objects, texts or Arrow structs."""
+    """Convert JSON objects to compact text. They may be objects, texts or Arrow structs.
+
+    The text is null for a sample without an object.
+    """
     if isinstance(metas, pa.Array | pa.ChunkedArray):
         if pa.types.is_struct(metas.type):
             return _texts_of_structs(metas, name)
@@ -236,7 +242,7 @@ def _refuse_bad(texts: Sequence[str | None], metas: Any, name: Namer) -> None:
 
 
 def _texts_of_structs(structs: pa.Array, name: Namer) -> pa.StringArray:
-    """Arrow structs as JSON, column by column, which takes a fifth of the time of dictionaries."""
+    """Convert Arrow structs to JSON column by column. This takes a fifth of the time of dictionaries."""
     grown = GrowingStrings()
     pattern = "{" + ",".join(f"{json.dumps(each.name).replace('%', '%%')}:%s" for each in structs.type) + "}"
     for start in range(0, len(structs), SLICE_ROWS):
@@ -289,7 +295,7 @@ def _as_text(meta: object) -> str:
 
 
 def shared_stems(paths: pa.StringArray) -> frozenset[str]:
-    """Stems (up to the first dot of the file name) that several paths share."""
+    """Return the stems that several paths share. A stem ends at the first dot of the file name."""
     hashes = np.empty(len(paths), np.uint64)
     for start, stems in _stems(paths):
         hashes[start : start + len(stems)] = name_hashes(stems)
@@ -303,7 +309,7 @@ def shared_stems(paths: pa.StringArray) -> frozenset[str]:
 
 
 def _stems(paths: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
-    """The stems of the paths, a few thousand at a time."""
+    """Yield the stems of the paths, a few thousand at a time, with the row of the first one."""
     for start in range(0, len(paths), _ROWS_AT_ONCE):
         some = paths.slice(start, _ROWS_AT_ONCE)
         yield start, pc.replace_substring_regex(some, pattern=r"\.[^/]*$", replacement="")
@@ -323,17 +329,17 @@ def checked_table(
     facts: Mapping[str, Any],
     blobs: Mapping[str, Any],
 ) -> pa.Table:
-    """All columns, checked except for repeated paths (see `checked_order`).
+    """Make a table of all columns after checking them, except for repeated paths (see `checked_order`).
 
     Args:
-        paths: See `Manifest.from_columns`, also for all others.
+        paths: See `Manifest.from_columns`, which also describes the other columns.
         values: Columns of values by name: labels or captions, JSON objects, and all others.
-        class_count: Number of classes, 0 if unknown.
-        facts: Sizes and hashes by the name of their column, None where there are none.
-        blobs: Paths of further files by the name of their field.
+        class_count: Number of classes. It is 0 if this is unknown.
+        facts: Sizes and hashes by the name of their column. A missing column is None.
+        blobs: Paths of additional files by the name of their field.
 
     Raises:
-        ManifestError: Names the first kind of fault.
+        ManifestError: A column is wrong. The message names the first kind of fault.
     """
     check_lengths([("path", paths), *values.items(), *facts.items(), *blobs.items()])
     found = {"path": path_column(paths)}
@@ -353,15 +359,16 @@ def checked_table(
 def blob_columns(
     first: pa.StringArray, blobs: Mapping[str, Any], values: Mapping[str, Any]
 ) -> dict[str, pa.Array]:
-    """The paths of further files by the name of their field.
+    """Return the paths of additional files by the name of their field, after checking them.
 
     Args:
         first: The paths of the samples' first files.
-        blobs: Those of others.
-        values: Fields that have other names.
+        blobs: The paths of other files, by field.
+        values: Fields of values, whose names must be different.
 
     Raises:
-        ManifestError: A path is not usable, or several samples have the same file, or a sample has one twice.
+        ManifestError: A path is not usable, a sample has the same file in two fields, a name is used twice,
+            or the files of a field have several suffixes.
     """
     check_names(blobs, blob=True)
     if twice := sorted(blobs.keys() & values.keys()):
@@ -383,10 +390,10 @@ def blob_columns(
 
 
 def suffix_of(name: str, paths: pa.StringArray) -> str:
-    """The suffix that all files of a field have, with its dot.
+    """Return the suffix that all files of a field have, with its dot.
 
     Raises:
-        ManifestError: They have several, or none: shards and readers go by it.
+        ManifestError: The files have several suffixes, or no suffix. Shards and readers go by the suffix.
     """
     found = suffixes_of(paths).unique().to_pylist()
     if len(found) > 1 or found == [""]:

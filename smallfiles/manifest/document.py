@@ -32,7 +32,12 @@ _NEXT = "Check that this is the right file, or make it again: smallfiles manifes
 
 @dataclass(frozen=True)
 class Document:
-    """The contents of a file: arguments of `Manifest.from_columns`, and the digest if it has one."""
+    """The contents of a manifest file.
+
+    Args:
+        arguments: Arguments of `Manifest.from_columns`.
+        digest: The set digest. It is None if the file has no digest.
+    """
 
     arguments: dict[str, Any]
     digest: str | None = None
@@ -48,7 +53,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read and parse a file, without checking its columns.
+    """Read and parse a manifest file, without checking its columns.
 
     While it is parsed, the 1.28 million rows of ImageNet take 450 MB as Python objects. A table is better for
     sets of many millions.
@@ -57,7 +62,7 @@ def read_document(path: Path) -> Document:
         path: The JSON file.
 
     Raises:
-        ManifestError: It cannot be read, is not JSON, or has neither of the two forms.
+        ManifestError: The file cannot be read, is not JSON, or has neither of the two forms.
     """
     found = _parse(path, _text(path))
     if not isinstance(found, dict):
@@ -111,7 +116,10 @@ def _check_header(path: Path, header: dict[str, Any], count: int) -> None:
 
 
 def _fields(header: dict[str, Any], columns: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Further columns: `blobs` are paths of files, which have their suffix as type, `values` all others."""
+    """Return the additional columns as `blobs` and `values`.
+
+    `blobs` are paths of files, whose suffix is recorded as their type. `values` are all other columns.
+    """
     declared = header.get("fields", {})
     blobs = {name: columns[name] for name, kind in declared.items() if str(kind).startswith(".")}
     values = {
@@ -180,7 +188,7 @@ def _parse(path: Path, text: str) -> Any:
 
 
 class _NotAllowedError(Exception):
-    """Stops the JSON parser at something that a manifest may not contain."""
+    """Stops the JSON parser when it meets something that a manifest may not contain."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -211,15 +219,15 @@ _quoted: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def write_columns(path: Path, header: Mapping[str, Any], table: pa.Table) -> None:
-    """Write our form: a header, then the columns.
+    """Write the columnar form of a manifest: a header, then the columns.
 
     Args:
-        path: The file; replaced if it exists.
-        header: Written above the columns.
+        path: The file. It is replaced if it exists.
+        header: The entries above the columns.
         table: The checked table.
 
     Raises:
-        ManifestError: It cannot be written.
+        ManifestError: The file cannot be written.
     """
     _write(path, _column_lines(header, table))
 
@@ -228,7 +236,7 @@ def write_flat(path: Path, paths: pa.StringArray, targets: pa.Array) -> None:
     """Write the flat form `{path: target}`.
 
     Raises:
-        ManifestError: It cannot be written.
+        ManifestError: The file cannot be written.
     """
     _write(path, _flat_lines(paths, targets))
 

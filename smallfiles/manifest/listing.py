@@ -35,7 +35,7 @@ from smallfiles.samples import ByteStore
 _CONTAINERS = frozenset({"image", "images", "img", "imgs", "jpeg", "jpg", "png", "picture", "pictures"})
 _CONTAINERS |= {"photo", "photos", "data", "dataset"}
 HEAD_BYTES = 1 << 16
-"""Enough of a picture to contain its header."""
+"""Bytes that are enough of a picture to contain its header."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,19 @@ class Files:
     """The names of all files in a source.
 
     Args:
-        where: The source, for messages; its name may be that of a split.
+        where: The source, for messages. Its name may be that of a split.
         samples: Names of the files that are samples.
         others: Names of other files.
-        folders: Folders with an entry of their own, including empty ones.
-        look: Returns the first bytes of a sample; None where that costs too much.
+        folders: Folders that are listed by themselves, including empty folders.
+        look: Returns the first bytes of a sample. It is None if reading them costs too much.
         classes_flag: The flag that declares the folders to be classes nevertheless.
-        declared: The user says which files are samples.
-        fields_flag: The flag that says which files are those of one sample; empty if there is none.
+        declared: Whether the user says which files are samples.
+        fields_flag: The flag that says which files belong to one sample. It is empty if there is no such
+            flag.
         store: Reads the samples.
-        sizes: Bytes of each sample, if the listing has them.
-        inside: Returns the first bytes of another file that is inside of an archive; None for a folder.
-        labels_flag: The flag that names a table of labels; empty if there is none.
+        sizes: Size of each sample in bytes, if the listing has the sizes.
+        inside: Returns the first bytes of another file inside an archive. It is None for a folder.
+        labels_flag: The flag that names a table of labels. It is empty if there is no such flag.
     """
 
     where: Path
@@ -75,7 +76,7 @@ class Folders:
     """The folders that contain samples. A prefix is empty, or ends with a slash.
 
     Args:
-        files: The names.
+        files: The names of all files.
     """
 
     def __init__(self, files: Files) -> None:
@@ -85,7 +86,10 @@ class Folders:
         self._codes: npt.NDArray[np.int32] = to_numpy(found.indices)
 
     def below(self, prefix: str) -> dict[str, set[str]]:
-        """The folders in a folder, sorted; each with its sub-folders, and "" if it contains files itself."""
+        """Return the folders in a folder, sorted, each with the names of its sub-folders.
+
+        The names contain the empty text if the folder contains files itself.
+        """
         found: dict[str, set[str]] = {}
         for path in self._paths:
             if path.startswith(prefix) and path != prefix:
@@ -94,7 +98,7 @@ class Folders:
         return dict(sorted(found.items()))
 
     def empty_below(self, prefix: str) -> set[str]:
-        """The folders in a folder that contain no files at any depth."""
+        """Return the folders in a folder that contain no files at any depth."""
         filled, named = (
             {path[len(prefix) :].partition("/")[0] for path in paths if path.startswith(prefix)}
             for paths in (self.others(), self.files.folders)
@@ -102,12 +106,15 @@ class Folders:
         return named - filled - {""}
 
     def others(self) -> list[str]:
-        """The folders of files that are not samples."""
+        """Return the folders of files that are not samples."""
         found: list[str] = folders_of(self.files.others).unique().to_pylist()
         return found
 
     def wrapper(self, prefix: str) -> str | None:
-        """The only folder in a folder, if it wraps the classes or contains unlabelled samples; else None."""
+        """Return the only folder in a folder if it wraps the classes or contains unlabelled samples.
+
+        Otherwise, return None.
+        """
         tops = self.below(prefix)
         if len(tops) != 1:
             return None
@@ -116,19 +123,19 @@ class Folders:
         return top if "" not in deep or is_container or len(deep) > 2 else None
 
     def past_wrappers(self, prefix: str) -> str:
-        """The first folder from here that contains several folders, or samples."""
+        """Return the first folder, from `prefix` down, that contains several folders or samples."""
         while (top := self.wrapper(prefix)) is not None:
             prefix += f"{top}/"
         return prefix
 
     def inside(self, prefix: str) -> npt.NDArray[np.bool_]:
-        """Which samples are in a folder, at any depth."""
+        """Return a mask of the samples in a folder, at any depth."""
         paths = np.array([path.startswith(prefix) for path in self._paths], bool)
         kept: npt.NDArray[np.bool_] = paths[self._codes] if len(paths) else np.ones(0, bool)
         return kept
 
     def names(self, prefix: str) -> pa.StringArray:
-        """The samples in a folder, at any depth."""
+        """Return the names of the samples in a folder, at any depth."""
         return self.files.samples.take(from_numpy(np.flatnonzero(self.inside(prefix))))
 
 
@@ -149,7 +156,7 @@ PAIRS = {
 NEGATIONS = frozenset({"no", "not", "non", "with", "without"})
 _DOMAIN = re.compile(r"(?i:train|test|val|valid)_?([AB])")
 PART_OF_STEM = r"(?i:[ _.-](?:mask|masks|seg|segmentation|gt|groundtruth|label|labels|depth))"
-"""The end of the stem of a file that belongs to another."""
+"""Pattern for the end of a file's stem that shows that the file belongs to another file."""
 
 _MARKED = PART_OF_STEM + r"\.[^./]+$"
 _CLIPS = frozenset({"clip", "video", "seq", "sequence", "shot", "scene", "take", "frames"})
@@ -167,12 +174,12 @@ def examine(folders: Folders, below: str, *, trusted: bool = False, labels: bool
 
     Args:
         folders: The folders of a source.
-        below: Where the classes would be; empty, or with a trailing slash.
-        trusted: The user declared them to be classes.
-        labels: Labels are wanted; otherwise only files that are not samples matter.
+        below: Where the classes would be. It is empty, or ends with a slash.
+        trusted: Whether the user declared the folders to be classes.
+        labels: Whether labels are wanted. Otherwise, only files that are not samples matter.
 
     Returns:
-        Notes: a single sign, or signs that the user overrides.
+        Notes on a single sign, or on signs that the user overrides.
 
     Raises:
         SourceError: There are two signs.
@@ -192,7 +199,7 @@ def examine(folders: Folders, below: str, *, trusted: bool = False, labels: bool
 
 
 def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None:
-    """The message of two signs and what to do; None if there are fewer."""
+    """Return a message on two signs, and advice. Return None if there are fewer than two signs."""
     tops = folders.below(below)
     names = list(tops)
     cure = "Give one folder at a time, with --unlabelled if there are no class folders in it"
@@ -224,7 +231,10 @@ def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None
 
 
 def _domains(names: Sequence[str]) -> str | None:
-    """The message for names that are never classes: `trainA`, `trainB`; `image_2`, `image_3`."""
+    """Return a message if the names are never classes: `trainA`, `trainB`; `image_2`, `image_3`.
+
+    Otherwise, return None.
+    """
     matches = [_DOMAIN.fullmatch(name) for name in names]
     letters = {match[1].upper() for match in matches if match}
     if all(matches) and len(letters) == 2:
@@ -235,7 +245,10 @@ def _domains(names: Sequence[str]) -> str | None:
 
 
 def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
-    """The message for folders with masks, labels or smaller pictures of what others contain."""
+    """Return a message if some folders hold masks, labels or smaller pictures of what other folders hold.
+
+    Otherwise, return None.
+    """
     parts, rest, is_pair = _split(names)
     if not parts or not rest:
         return None
@@ -252,7 +265,10 @@ def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
 
 
 def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
-    """Folders named like a part, the others, and whether these are named like a whole."""
+    """Return the folders that are named like parts, the other folders, and a flag.
+
+    The flag says whether one of the other folders is named like a whole, such as `images`.
+    """
     words = {name: set(words_of(name)) | {"".join(words_of(name))} for name in names}
     parts = [name for name in names if words[name] & PARTS and not words[name] & NEGATIONS]
     whole = [name for name in names if words[name] & WHOLE]
@@ -265,7 +281,10 @@ def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
 
 
 def _share(folders: Folders, one: str, other: str, counters_too: bool) -> bool:
-    """Whether most files of one folder have the names of those in another; counters are not enough."""
+    """Check whether most files of one folder have the same names as files in another.
+
+    Names that only count are not enough, unless `counters_too` is set.
+    """
     ours, theirs = _stems(folders, one), _stems(folders, other)
     both = ours & theirs
     enough = len(both) >= max(1, _LEAST_SHARE * min(len(ours), len(theirs)))
@@ -273,19 +292,19 @@ def _share(folders: Folders, one: str, other: str, counters_too: bool) -> bool:
 
 
 def _stems(folders: Folders, prefix: str) -> set[str]:
-    """The alphabetically first names, without suffix and without the scale of a smaller picture."""
+    """Return the stems of the alphabetically first files in a folder, without the scale of smaller ones."""
     return {_SCALE.sub("", name.rpartition(".")[0]) for name in _files(folders, prefix)}
 
 
 def _files(folders: Folders, prefix: str) -> list[str]:
-    """The bare names of the alphabetically first samples in a folder."""
+    """Return the file names of the alphabetically first samples in a folder, without their folders."""
     names = file_names_of(folders.names(prefix))
     found: list[str] = names.take(pc.array_sort_indices(names)[:_NAMES_LOOKED_AT]).to_pylist()
     return found
 
 
 def _twins(files: Sequence[str]) -> list[str]:
-    """Files with the stem of the one before them, such as a picture and its mask."""
+    """Return the files that have the stem of the file before them, such as a picture and its mask."""
     return [b for a, b in pairwise(files) if a != b and a.rpartition(".")[0] == b.rpartition(".")[0]]
 
 
@@ -295,7 +314,7 @@ def _are_counters(stems: Iterable[str]) -> bool:
 
 
 def _mode(folders: Folders, prefix: str) -> str:
-    """The kind of the pictures in a folder, from the headers of two."""
+    """Return the kind of the pictures in a folder, judging by the headers of two of them."""
     from PIL import Image
 
     from smallfiles.images.decoding import PILLOW_RAISES
@@ -317,13 +336,16 @@ def _inside(tops: dict[str, set[str]]) -> list[str]:
 
 
 def _are_split_inside(tops: dict[str, set[str]]) -> bool:
-    """Whether each folder contains splits: `cat/train`, `cat/val`."""
+    """Check whether each folder contains splits: `cat/train`, `cat/val`."""
     splits = [{canonical_split(name) for name in deep} - {None} for deep in tops.values()]
     return all(splits) and len(set().union(*splits)) > 1
 
 
 def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | None:
-    """The message for folders of one sample each: all have the same entries, one named like a part."""
+    """Return a message if each folder holds one sample. Otherwise, return None.
+
+    This is the case if all folders have the same entries, and one of these is named like a part.
+    """
     few = list(tops)[:_FOLDERS_LOOKED_AT]
     held = [set(_files(folders, f"{below}{top}/")) if "" in tops[top] else tops[top] for top in few]
     are_alike = len(held[0]) > 1 and all(names == held[0] for names in held)
@@ -333,14 +355,17 @@ def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | N
 
 
 def _are_clips(folders: Folders, below: str, names: Sequence[str]) -> bool:
-    """Whether folders are called `clip1`, `clip2` and hold numbered files alike: frames of a sample each."""
+    """Check whether each folder holds the frames of one sample.
+
+    This is the case if the folders are called `clip1`, `clip2` and so on, and all hold numbered files.
+    """
     few = [_stems(folders, f"{below}{name}/") for name in names[:_FOLDERS_LOOKED_AT]]
     are_numbered = all(len(stems) > 1 and _are_counters(stems) for stems in few)
     return are_numbered and _are_counters(names) and all(_CLIPS & {*words_of(name)} for name in names)
 
 
 def _marked(folders: Folders, below: str) -> list[str]:
-    """Files such as `1_mask.png` where there is a `1.png`."""
+    """Return files such as `1_mask.png` that lie beside a `1.png`."""
     names = folders.names(below)
     marked = names.filter(pc.match_substring_regex(names, _MARKED)).slice(0, _NAMES_LOOKED_AT)
     if not len(marked):
@@ -352,7 +377,7 @@ def _marked(folders: Folders, below: str) -> list[str]:
 
 
 def _texts_of_pictures(folders: Folders, below: str) -> list[str]:
-    """Files such as `1.txt` where there is a `1.jpg`: captions, or boxes."""
+    """Return files such as `1.txt` that lie beside a `1.jpg`. They hold captions or boxes."""
     others = folders.files.others
     ends = [pc.ends_with(pc.utf8_lower(others), suffix) for suffix in _TEXTS]
     texts = others.filter(pc.and_(pc.starts_with(others, below), pc.or_(*ends)))
@@ -363,7 +388,7 @@ def _texts_of_pictures(folders: Folders, below: str) -> list[str]:
 
 
 def _single(folders: Folders, below: str) -> tuple[str, ...]:
-    """Notes on single signs."""
+    """Return notes on single signs."""
     names = list(folders.below(below))
     prefixes = [f"{below}{name}/" for name in names[:_FOLDERS_LOOKED_AT]]
     few = [_stems(folders, prefix) for prefix in prefixes]

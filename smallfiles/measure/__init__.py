@@ -72,7 +72,7 @@ class BenchConfig(Settings):
     cap: bool = option(True, "no limit on a shared file system; ask your site first")
 
     def to_cli(self, what: str, targets: Sequence[str] = ()) -> str:
-        """The equivalent command."""
+        """Return the equivalent command."""
         return self.command("bench", what, *targets)
 
 
@@ -116,5 +116,5 @@ class LoadBenchConfig(Settings):
         return f" for {self.step or f'steps of {self.step_ms:g} ms'}" if self.step_ms is not None else ""
 
     def to_cli(self, targets: Sequence[str] = ()) -> str:
-        """The equivalent command."""
+        """Return the equivalent command."""
         return self.command("bench", "load", *targets)

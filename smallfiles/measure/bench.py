@@ -65,10 +65,10 @@ class Target:
 
 
 def one_set(targets: Sequence[Target]) -> list[Target]:
-    """Targets with unique names: the format, or else the file name, or else numbered file names.
+    """Give targets unique names: the format, or else the file name, or else numbered file names.
 
     Raises:
-        UsageError: They contain different data sets.
+        UsageError: The targets contain different data sets.
     """
     first = targets[0]
     for target in targets:
@@ -89,7 +89,7 @@ def one_set(targets: Sequence[Target]) -> list[Target]:
 
 
 def medians(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The median of each extra fact over the runs; texts are equal in all of them."""
+    """Return the median of each extra fact over the runs. Texts are equal in all runs."""
     return {
         name: found if isinstance(found, str) else median(each.extra[name] for each in outcomes)
         for name, found in outcomes[0].extra.items()
@@ -111,10 +111,10 @@ class Bench:
         self._config, self._versions, self._machine = config, versions_of(packages), machine.describe()
 
     def allowed(self, paths: Sequence[Path], samples: int, runs: int) -> Allowance:
-        """The number of samples that a run may read from these paths; a cap adds a note.
+        """Return how many samples a run may read from these paths. A cap adds a note.
 
         Args:
-            paths: What will be read.
+            paths: The paths that will be read.
             samples: Requested samples per run.
             runs: Number of runs over all cases and rounds.
         """
@@ -184,5 +184,5 @@ class Bench:
             )
 
     def result(self) -> Result:
-        """All records, notes and failures."""
+        """Return all records, notes, and failures."""
         return Result(tuple(self.records), tuple(dict.fromkeys(self.notes)), tuple(self.failed))

@@ -26,14 +26,14 @@ _PAUSES_S = (0.0, 0.01, 0.1, 0.5)
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of a packed output: the file itself, or all files in its folder."""
+    """List all files of a packed output: the file itself, or all files in its folder."""
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.is_file())
     return [path]
 
 
 def can_be_cold(path: Path) -> bool:
-    """Whether the files of `path` have storage besides the page cache."""
+    """Check whether the files of `path` have storage besides the page cache."""
     return machine.filesystem(path).kind not in IN_MEMORY
 
 
@@ -78,7 +78,10 @@ def _drop(file: Path, clean: bool) -> None:
 
 
 def _stays_cached(file: Path, clean: bool) -> bool:
-    """Whether a file stays cached after several attempts; another program may use it for a moment."""
+    """Check whether a file stays cached after several attempts to drop it.
+
+    Another program may use the file for a moment.
+    """
     for pause_s in _PAUSES_S:
         if not is_cached(file):
             return False
@@ -88,9 +91,9 @@ def _stays_cached(file: Path, clean: bool) -> bool:
 
 
 def is_cached(file: Path) -> bool:
-    """Whether the middle of `file` is cached; False also if the system does not know.
+    """Check whether the middle of `file` is cached. Return False, too, if the system does not know.
 
-    `mincore` starts no read, unlike a read with RWF_NOWAIT. Its answer is true only for users who may
+    Unlike a read with RWF_NOWAIT, `mincore` starts no read. Its answer is correct only for users who may
     write to the file.
     """
     status = file.stat()

@@ -80,10 +80,10 @@ def styled() -> Iterator[None]:
 
 
 def empty_figure(height_in: float) -> Figure:
-    """A figure without a window, not registered in `pyplot`.
+    """Make a figure without a window, which is not registered in `pyplot`.
 
     Args:
-        height_in: Inches.
+        height_in: Height in inches.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -94,12 +94,12 @@ def empty_figure(height_in: float) -> Figure:
 
 
 def wrapped(title: str) -> str:
-    """A title, broken into lines that fit on the figure."""
+    """Break a title into lines that fit on the figure."""
     return "\n".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 
 def number_text(value: float) -> str:
-    """A number as text for a figure: `1,240`, `15.3`, `0.012`."""
+    """Format a number for a figure, such as `1,240`, `15.3`, or `0.012`."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 
@@ -117,7 +117,7 @@ def save(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def as_svg(figure: Figure) -> str:
-    """The figure as SVG text without external resources."""
+    """Return the figure as SVG text without external resources."""
     target = io.StringIO()
     with styled():
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
@@ -125,7 +125,7 @@ def as_svg(figure: Figure) -> str:
 
 
 def as_page(figure: Figure) -> str:
-    """The figure as SVG text whose colours follow the page, light or dark."""
+    """Return the figure as SVG text whose colours follow the page, light or dark."""
     svg = as_svg(figure).replace("#000000", "var(--ink)")
     for name, (light, _) in _PAGE.items():
         svg = svg.replace(light.lower(), f"var(--{name})")
@@ -205,10 +205,10 @@ def check_comparable(records: Sequence[Record]) -> None:
 
 
 def finding(records: Sequence[Record], reference: str | None = None) -> str:
-    """The conclusion that the records support, for a title.
+    """Return the conclusion that the records support, for a title.
 
-    It names the best together with those whose quartiles overlap its own; if they overlap those of the
-    reference, it states no difference.
+    It names the best record and all records whose quartiles overlap those of the best. If they overlap
+    those of the reference, it says that there is no clear difference.
     """
     check_comparable(records)
     base = reference_of(records, reference)
@@ -227,7 +227,7 @@ def finding(records: Sequence[Record], reference: str | None = None) -> str:
 
 
 def alt_text(*groups: Sequence[Record], reference: str | None = None) -> str:
-    """The alt text of `throughput`."""
+    """Return the alt text of `throughput`."""
     sentences = []
     for group in groups:
         values = ", ".join(f"{record.name} {record.spread.median:,.0f}" for record in group)
@@ -236,7 +236,7 @@ def alt_text(*groups: Sequence[Record], reference: str | None = None) -> str:
 
 
 def _colours(groups: Sequence[Sequence[Record]], reference: str | None) -> dict[str, str]:
-    """One colour for each name through all panels."""
+    """Choose a colour for each name, the same in all panels."""
     references = {reference_of(group, reference).name for group in groups}
     names = dict.fromkeys(record.name for group in groups for record in group)
     others = [name for name in names if name not in references]
@@ -250,13 +250,13 @@ def median_bars(
     colours: Sequence[str],
     text: Callable[[float], str] = number_text,
 ) -> None:
-    """A bar for each name with the median's number at its end, and its runs as dots below it.
+    """Draw a bar for each name with the median at its end, and its runs as dots below it.
 
     Args:
-        axes: From zero to the slowest run after this.
-        runs: Of each name, from top to bottom.
-        colours: Of the bars.
-        text: How a number is written.
+        axes: Where to draw. Afterwards they range from zero to the largest run.
+        runs: The runs of each name, from top to bottom.
+        colours: The colours of the bars.
+        text: Formats a number.
     """
     rows = range(len(runs))
     medians = [Spread.of(values).median for values in runs.values()]
@@ -285,13 +285,13 @@ def median_bars(
 
 
 def median_line(axes: Axes, name: str, runs: Mapping[float, Sequence[float]], number: int) -> None:
-    """A line through the medians, and a dot for each of several runs.
+    """Draw a line through the medians, and a dot for each of several runs.
 
     Args:
         axes: Where to draw.
-        name: For the legend.
-        runs: At each place of the x axis, in order.
-        number: Of the line: its colour, marker and dashes.
+        name: Name in the legend.
+        runs: The runs at each place of the x axis, in order.
+        number: Number of the line, which decides its colour, marker, and dashes.
     """
     marker, style = _LINES[number % len(_LINES)]
     colour = COLOURS[number % len(COLOURS)]
@@ -315,15 +315,15 @@ def _and(names: Sequence[str]) -> str:
 
 
 def tuning(records: Sequence[Record]) -> Figure:
-    """Samples per second against the number of workers, a line for each loader and a dot for each run.
+    """Draw samples per second against the number of workers: a line per loader, and a dot per run.
 
-    There is one panel for each kind of pictures, with what is recommended as its title.
+    There is one panel for each kind of pictures. Its title is the recommended setting.
 
     Args:
         records: Epochs of one run of `bench load`.
 
     Raises:
-        UsageError: There are none.
+        UsageError: There are no such records.
     """
     kinds = {
         kind_of(record): [each for each in records if kind_of(each) == kind_of(record)] for record in records
@@ -340,7 +340,7 @@ def tuning(records: Sequence[Record]) -> Figure:
 
 
 def tuning_in_words(records: Sequence[Record]) -> str:
-    """The alt text of `tuning`."""
+    """Return the alt text of `tuning`."""
     values = (
         f"{record.name} with {record.workers} workers {record.spread.median:,.0f}" for record in records
     )

@@ -30,7 +30,7 @@ REFERENCE = "concatenation"
 
 
 def read_file(path: str) -> bytes:
-    """All bytes of a file, read as in a plain script."""
+    """Read all bytes of a file, as a plain script does."""
     with open(path, "rb") as file:  # noqa: PTH123 - making a Path costs as much as a cached open
         return file.read()
 
@@ -43,17 +43,17 @@ def concatenate(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
 
 
 def methods(others: str = "") -> dict[str, Method]:
-    """The methods by their name in records.
+    """Return the methods by their names in records.
 
     Args:
-        others: Name of the module with further methods; "" for concatenation only.
+        others: Name of the module with other methods; "" for concatenation only.
     """
     more = importlib.import_module(others).METHODS if others else {}
     return {REFERENCE: concatenate, **more}
 
 
 def listed(source: Source) -> tuple[list[str], list[int]]:
-    """Paths and labels of a data set of plain files; captions become 0."""
+    """List the paths and labels of a data set of plain files. Captions become 0."""
     paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
     targets = source.manifest.targets.to_pylist()
     return paths, [max(target, 0) if isinstance(target, int) else 0 for target in targets]
@@ -81,11 +81,11 @@ class Task:
 
 
 def packed(task: Task, place: WorkerState) -> dict[str, Any]:
-    """In a new process: pack warm data; returns samples, bytes, seconds and memory.
+    """Pack warm data in a new process, and return samples, bytes, seconds, and memory.
 
     Args:
-        task: What to do.
-        place: Has the memory of the process before any import.
+        task: The task.
+        place: State of the worker, with the memory of the process before any import.
     """
     import pyarrow as pa
 

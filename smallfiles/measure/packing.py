@@ -95,7 +95,7 @@ def _touch_memory(path: Path, size: int) -> None:
 
 
 def _fewer(records: Sequence[Record]) -> list[str]:
-    """A note on the methods that packed fewer samples."""
+    """Return a note on the methods that packed fewer samples."""
     most = max((record.samples for record in records), default=0)
     slow = [f"{record.name} ({record.samples:,})" for record in records if record.samples < most]
     return (
@@ -118,7 +118,7 @@ def _measure(path: Path) -> tuple[int, int]:
 
 
 def _run(task: Task, place: Path) -> Outcome:
-    """One task in a new process and a new folder; both are removed afterwards."""
+    """Run a task in a new process and a new folder, and remove both afterwards."""
     place.mkdir()
     try:
         with WorkerPool() as pool:
@@ -128,6 +128,6 @@ def _run(task: Task, place: Path) -> Outcome:
 
 
 def _costs(runs: Sequence[Outcome]) -> Mapping[str, Any]:
-    """The median of the processor time and of the requests, and the maximum of the memory."""
+    """Return the medians of processor time and requests, and the maximum of the memory."""
     peak = "peak_above_interpreter_bytes"
     return medians(runs) | {peak: max(run.extra[peak] for run in runs)}

@@ -65,7 +65,7 @@ def probe(folder: Path) -> list[Record]:
 
 
 def _there(folder: Path) -> tuple[list[Path], Path]:
-    """A hundred files of a folder, and the largest of them."""
+    """Return a hundred files of a folder, and the largest of them."""
     found = (Path(place, name) for place, _, names in os.walk(folder) for name in sorted(names))
     names = list(islice((path for path in found if path.is_file()), _FILES))
     largest = max(names, key=lambda path: path.stat().st_size, default=folder)
@@ -88,7 +88,7 @@ def _operations(names: Sequence[Path], kinds: Iterable[str]) -> Iterator[Timed]:
 
 
 def _large_reads(path: Path) -> Iterator[Timed]:
-    """Of each size that the file has often enough."""
+    """Measure reads of each size that fits into the file often enough."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         whole = min(os.fstat(descriptor).st_size, _FILE_BYTES)
@@ -100,11 +100,11 @@ def _large_reads(path: Path) -> Iterator[Timed]:
 
 
 def anonymous(kind: str, timed: Iterable[Timed], places: Sequence[NodeLocal]) -> list[Record]:
-    """Records of numbers and known words only.
+    """Return records that contain only numbers and known words, and no names of the user.
 
     Args:
-        kind: Of the file system.
-        timed: What was measured.
+        kind: Type of the file system.
+        timed: The measurements.
         places: Node-local storage.
     """
     rows = [(what, name, kind, size, rate) for what, name, size, rate in timed]
@@ -144,7 +144,7 @@ _OPERATIONS: dict[str, Callable[[Path], object]] = {
 
 
 def _reads(descriptor: int, whole: int, size: int, flight: int) -> float:
-    """Reads per second, each of another block of the first `whole` bytes, for at most a second."""
+    """Measure reads per second for at most a second. Each reads another block of the first `whole` bytes."""
     blocks = np.random.default_rng(size).permutation(whole // size).tolist()
     began, done = perf_counter(), 0
     with ThreadPoolExecutor(flight) as pool:

@@ -116,7 +116,7 @@ def interleaved(
 
 
 def attempt(name: str, run: Callable[[], _Result], failed: dict[str, str]) -> _Result | None:
-    """The result of `run`; None if it fails, with the reason under `name` in `failed`."""
+    """Return the result of `run`. If it fails, store the reason in `failed`, and return None."""
     try:
         return run()
     except Exception as error:  # other libraries raise anything
@@ -167,7 +167,7 @@ class Comparison:
     prepared: bool
 
     def rates_per_s(self, name: str) -> tuple[float, ...]:
-        """Units per second of each run; calls per second without a count."""
+        """Return the units per second of each run, or the calls per second if units are not counted."""
         return tuple(run.rate_per_s for run in self.runs[name])
 
     def spread(self, name: str) -> Spread:
@@ -179,14 +179,14 @@ class Comparison:
         return Spread.of([(run.extra["units"] or 1) / run.rate_per_s for run in self.runs[name]]).median
 
     def times(self, name: str, reference: str = "") -> Spread:
-        """The speed of a function relative to another.
+        """Return the speed of a function relative to another function.
 
-        The median is the ratio of the two medians, as the bars of a figure show it; the spread is that of the
-        pairs of each round.
+        The median is the ratio of the two medians, as the bars of a figure show it. The spread comes from
+        the ratios of all rounds.
 
         Args:
             name: The function.
-            reference: The other function; the first if not given.
+            reference: The other function; by default the first.
         """
         mine, theirs = self.rates_per_s(name), self.rates_per_s(reference or next(iter(self.runs)))
         pairs = Spread.of([one / other for one, other in zip(mine, theirs, strict=True)])

@@ -82,7 +82,7 @@ class Count:
         return sum(share.samples for share in self.shares) / max(share.seconds for share in self.shares)
 
     def sentence(self) -> str:
-        """The result in a sentence."""
+        """Return the result as a sentence."""
         who = f"{plural(len(self.shares), 'rank')} on {plural(len({s.node for s in self.shares}), 'node')}"
         if self.exact and self.shares[0].drawn:
             return f"{who} read the epoch exactly, {self.rate:,.0f} samples/s: {self.shares[0].drawn}"

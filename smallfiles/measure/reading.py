@@ -113,7 +113,10 @@ def _indices(total: int, samples: int, order: ReadOrder, seed: int) -> list[int]
 def _warm(
     target: Target, indices: list[int], read: Callable[[], Outcome], *, capped: bool
 ) -> Callable[[], Outcome]:
-    """Runs with a full cache; the first run, which is discarded, fills it in the same way for all formats."""
+    """Return a function that measures with a filled page cache.
+
+    The first run is discarded. It fills the cache in the same way for all formats.
+    """
     run, filled = long_enough(read, most=1 if capped else 20), capped
 
     def warm() -> Outcome:
@@ -135,7 +138,7 @@ def _cold(target: Target, indices: list[int], read: Callable[[], Outcome], sums:
 
 
 def _files(target: Target, indices: list[int]) -> list[Path]:
-    """The files that are read: of plain files only the chosen ones, since a set may have a million."""
+    """List the files that are read. Of plain files these are only the chosen files, not a million."""
     if target.format != "files":
         return page_cache.files_of(target.path)
     with closing(formats.open(target.path, target.format)) as reader:
@@ -144,7 +147,7 @@ def _files(target: Target, indices: list[int]) -> list[Path]:
 
 
 def _read_all(target: Target, indices: list[int], sums: dict[str, int]) -> Outcome:
-    """One pass with a new reader; opening is timed and counted separately, and the hashes are summed up."""
+    """Read once with a new reader. Opening is timed and counted separately, and the hashes are summed up."""
     with requests(target.path) as opening:
         began = perf_counter()
         reader = formats.open(target.path, target.format)

@@ -58,7 +58,7 @@ class Spread:
         return cls(median, lower, upper, float(min(values)), float(max(values)))
 
     def overlaps(self, other: Spread) -> bool:
-        """Whether the quartile ranges overlap, so that there is no clear difference."""
+        """Check whether the quartile ranges overlap, so that there is no clear difference."""
         return self.lower <= other.upper and other.lower <= self.upper
 
 
@@ -117,11 +117,11 @@ class Record:
         return Spread.of(self.rates_per_s)
 
     def conditions(self) -> dict[str, Any]:
-        """The conditions that comparable records share."""
+        """Return the conditions that comparable records share."""
         return {name: getattr(self, name) for name in _CONDITIONS}
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready, with single runs and summary."""
+        """Return the record with single runs and summary, as JSON can store it."""
         return {
             **dataclasses.asdict(self),
             "repeats": self.repeats,
@@ -161,7 +161,7 @@ class Result:
     failed: tuple[Failed, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready, without the notes."""
+        """Return the result without its notes, as JSON can store it."""
         return {
             "records": [record.as_json() for record in self.records],
             "failed": [dataclasses.asdict(each) for each in self.failed],
@@ -169,12 +169,12 @@ class Result:
 
 
 def ratio(record: Record, reference: Record) -> Spread:
-    """The speed of `record` relative to `reference`, from the pairs of each round.
+    """Return the speed of `record` relative to `reference`, from the pairs of each round.
 
-    Rounds are interleaved, so a disturbance affects both of a pair.
+    Rounds are interleaved, so a disturbance affects both records of a pair.
 
     Raises:
-        UsageError: The two were not measured under the same conditions in one measurement.
+        UsageError: The two records were not measured under the same conditions in one measurement.
     """
     if record.conditions() != reference.conditions() or record.repeats != reference.repeats:
         raise UsageError(
@@ -187,12 +187,12 @@ def ratio(record: Record, reference: Record) -> Spread:
 
 
 def factor_text(factor: float) -> str:
-    """A factor as text: `6.7`, `25`."""
+    """Format a factor, such as `6.7` or `25`."""
     return f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """Versions of the packages that are installed."""
+    """Return the versions of those packages that are installed."""
     found = {}
     for package in packages:
         try:

@@ -30,14 +30,14 @@ _SPARE_BYTES = 256 << 20
 
 @contextlib.contextmanager
 def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Path]:
-    """A new folder in memory, removed when the block ends, however it ends.
+    """Make a folder in memory that is removed when the `with` block ends, even by an error.
 
     Args:
         need_bytes: Maximum size of its content.
         parent: Where to create it; another folder in tests.
 
     Raises:
-        ResourceError: There is no such place, or not enough room.
+        ResourceError: The parent does not exist, or has too little room.
     """
     _check_room(need_bytes, parent)
     ended = processes.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM))
@@ -47,11 +47,13 @@ def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Pat
 
 @contextlib.contextmanager
 def private_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder, removed when the block ends; those that killed runs left are removed first.
+    """Make a folder that is removed when the `with` block ends.
+
+    Folders that killed runs left are removed first.
 
     Args:
         parent: Where to create it.
-        prefix: Of its name, and of theirs.
+        prefix: The beginning of the names of all these folders.
     """
     _sweep(parent, prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))  # mode 0700
@@ -93,14 +95,17 @@ def _sweep(parent: Path, prefix: str) -> None:
 
 @contextlib.contextmanager
 def example(count: int, seed: int) -> Iterator[Path]:
-    """A folder of `count` images in memory, without a disk; removed when the block ends."""
+    """Make a folder of `count` images in memory that is removed when the `with` block ends."""
     with memory_folder(count * SAMPLE_BYTES) as folder:
         yield _made(folder / "data", count, seed)
 
 
 @contextlib.contextmanager
 def packed_example(count: int, seed: int) -> Iterator[list[Path]]:
-    """The same in every format, in the folder for temporary files: on a disk cold reads are possible."""
+    """Pack `count` images in every format, in the folder for temporary files.
+
+    Reads from a disk can be cold, and reads from memory cannot.
+    """
     from smallfiles import sources
     from smallfiles.pack import PackConfig, pack
 

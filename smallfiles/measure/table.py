@@ -30,11 +30,11 @@ _HEADER = ("name", "samples/s", "quartiles", "bytes/s", "× {}")  # noqa: RUF001
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text: the first aligned to the left, all others to the right.
+    """Format a table as text, with the first column aligned to the left and all others to the right.
 
     Args:
         header: Names of the columns; a line break makes the header two lines high.
-        rows: The cells, each of one line.
+        rows: The cells, each with one line.
     """
     split = [name.split("\n") for name in header]
     height = max(map(len, split))
@@ -74,7 +74,7 @@ def rendered(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
 
 
 def reference_of(records: Sequence[Record], name: str | None) -> Record:
-    """The reference record: by name or format, or the first."""
+    """Return the record with this name or format, or the first record, as the reference."""
     return next((record for record in records if name in (record.name, record.format)), records[0])
 
 
@@ -104,7 +104,7 @@ def _row(record: Record, reference: Record) -> list[str]:
 
 
 def times(record: Record, reference: Record) -> str:
-    """The ratio as text; `≈ 1` if its quartiles include 1, or those of the rates overlap."""
+    """Format the ratio of two records: `≈ 1` if its quartiles include 1, or if their rates overlap."""
     if record is reference:
         return "1"
     found = ratio(record, reference)
@@ -174,7 +174,7 @@ class Advice:
 
 
 def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
-    """The recommended setting for each kind of pictures with several measured settings.
+    """Recommend a setting for each kind of pictures for which several settings were measured.
 
     Args:
         records: Records of one run of `bench load`.
@@ -187,13 +187,13 @@ def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
 
 
 def mode_of(record: Record) -> str:
-    """The mode of one of our loaders; empty for other loaders, and for stages."""
+    """Return the mode of a loader of ours. It is empty for other loaders and for stages."""
     mode = record.name.rpartition(", ")[2]
     return mode if mode in MODES else ""
 
 
 def kind_of(record: Record) -> str:
-    """The operation without the number of workers."""
+    """Return the operation of a record without the number of workers."""
     return record.what.rpartition(", ")[0]
 
 

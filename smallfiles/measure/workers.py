@@ -55,7 +55,7 @@ class WorkerState:
     began_bytes: int = 0
 
     def keep(self, key: object, make: Callable[[], _Kept]) -> _Kept:
-        """The value of a key, made at the first call."""
+        """Return the value of a key. It is made at the first call."""
         if key not in self.kept:
             self.kept[key] = make()
         found: _Kept = self.kept[key]
@@ -86,13 +86,13 @@ class Worker:
             self._pipe.send(job)
 
     def answer(self, samples: int) -> Any:
-        """The result of the last job.
+        """Wait for the result of the last job.
 
         Args:
-            samples: Its number of samples, for the time limit.
+            samples: Number of samples of the job, which decides the time limit.
 
         Raises:
-            WorkFailed: It failed, was killed or timed out; then the process is ended.
+            WorkFailed: The job failed, was killed or timed out; then the process is ended.
         """
         limit_s = PATIENCE_S + SAMPLE_S * samples
         until_s = monotonic() + limit_s
@@ -204,7 +204,7 @@ def _begin(pipe: Connection) -> None:
 
 
 def status_bytes(field: str) -> int:
-    """A memory value of this process from /proc, in bytes; 0 if there is none."""
+    """Return a memory value of this process from /proc in bytes, or 0 if it is missing."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -214,9 +214,10 @@ def status_bytes(field: str) -> int:
 
 @contextlib.contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """The peak of memory within the block, above that at its start, in a list that is filled at the end.
+    """Measure by how many bytes the peak of memory grows within the `with` block.
 
-    It includes what libraries allocate, unlike tracemalloc. The peak of `getrusage` may be from before the
+    The yielded list gets the number at the end. Unlike tracemalloc, it includes what libraries
+    allocate. The peak of `getrusage` may be from before the
     block, even from before exec.
     """
     grown: list[int] = []
@@ -228,7 +229,7 @@ def peak_memory() -> Iterator[list[int]]:
 
 
 def reason(error: BaseException) -> str:
-    """The reason of a failure, in one line."""
+    """Return the reason of a failure in one line."""
     if isinstance(error, SmallfilesError):
         return error.got
     if isinstance(error, WorkFailed):
@@ -238,7 +239,7 @@ def reason(error: BaseException) -> str:
 
 
 def last_words() -> str:
-    """The last line that this worker printed, to append to a sentence; empty if it printed nothing."""
+    """Return the last line that this worker printed, to append to a sentence, or an empty text."""
     try:
         size = os.fstat(2).st_size
         lines = os.pread(2, _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace").split("\n")

@@ -70,7 +70,7 @@ class StoreUrl:
         return cls(bucket, prefix)
 
     def key(self, name: str) -> str:
-        """The full name of an object."""
+        """Return the full name of an object."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class StoreUrl:
 
 
 def without_password(url: str) -> str:
-    """A URL for messages, without `USER:PASSWORD@`."""
+    """Remove `USER:PASSWORD@` from a URL, for messages."""
     return re.sub(r"//[^/\s]*@", "//", url)
 
 
@@ -95,7 +95,7 @@ class TransferConfig(Settings):
     storage_timeout_s: float = timeout_option()
 
     def to_cli(self, verb: str, source: str, target: str) -> str:
-        """The command that does the same."""
+        """Return the equivalent command."""
         return self.command(verb, source, target)
 
 
@@ -127,7 +127,7 @@ class Moved:
         return (self.bytes - self.kept_bytes) / max(self.seconds, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the result as a dictionary that JSON can store."""
         record = asdict(self) | {"path": str(self.path), "seconds": round(self.seconds, 3)}
         return record | {"bytes_per_s": round(self.rate)}
 
@@ -179,15 +179,15 @@ class Keys:
 
 
 def _no_stored_keys() -> None:
-    """What a stored pickle has in place of keys: those of the environment that loads it are taken."""
+    """Stand for the keys in a pickle, so that the process that loads it uses the keys of its environment."""
 
 
 def connect(endpoint: str, keys: Keys | None) -> Any:
-    """A client of botocore that never repeats a request by itself.
+    """Make a botocore client that never repeats a request by itself.
 
     Args:
-        endpoint: URL; empty takes that of the environment or the profile.
-        keys: None likewise.
+        endpoint: URL; if it is empty, the environment or the profile decides.
+        keys: The keys; if they are None, the environment or the profile decides.
 
     Raises:
         MissingPackageError: botocore is not installed.
@@ -234,7 +234,7 @@ def _redirected_once(context: dict[str, Any], **_: object) -> None:
 
 
 def keys_of(client: Any) -> tuple[str | None, ...]:
-    """The keys that a client signs with at this moment."""
+    """Return the keys with which a client signs at this moment."""
     try:
         found = client._get_credentials().get_frozen_credentials()
     except Exception as error:
@@ -275,7 +275,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """The failure behind an exception, without its message, which may contain keys."""
+        """Return the failure behind an exception, without its message, which may contain keys."""
         from botocore.exceptions import BotoCoreError
         from urllib3.exceptions import HTTPError
 
@@ -311,7 +311,7 @@ class Failure:
         )
 
     def sentence(self, where: str, server: str) -> SmallfilesError:
-        """The failure as an error of ours, in one sentence without keys."""
+        """Return the failure as an error whose sentence contains no keys."""
         code = self.code
         if code in _NO_KEYS:
             return _no_keys(_NO_KEYS[code])
@@ -390,7 +390,7 @@ _PERMANENT = {*_NO_KEYS, "ParamValidationError", "InvalidRegionError", "UnknownE
 
 
 def replaced(where: str) -> ConditionError:
-    """The error for an object that was replaced."""
+    """Return the error for an object that was replaced."""
     return ConditionError(
         f"{where} was replaced while it was read",
         expected="one object from the first byte to the last",

@@ -63,7 +63,7 @@ class Item:
         return not (self.name.endswith(SIDECARS) or adds_to(self.name))
 
     def blocks_of(self, part_bytes: int) -> int:
-        """How many blocks make a part of about this size; a store takes 10,000 parts per object."""
+        """Return how many blocks make a part of about this size. A store accepts 10,000 parts per object."""
         return max(1, -(-max(part_bytes, self.bytes // _MOST_PARTS) // self.digest.block_bytes))
 
     def span(self, block: int, count: int) -> tuple[int, int]:
@@ -72,7 +72,10 @@ class Item:
         return start, min(start + count * self.digest.block_bytes, self.bytes)
 
     def damaged(self, start: int, data: Buffer) -> int | None:
-        """The first block that is not what was packed; `start` is where `data` and a block begin."""
+        """Return the first block that differs from what was packed, or None.
+
+        `start` is the offset at which `data` and a block begin.
+        """
         step, view = self.digest.block_bytes, memoryview(data)
         for offset in range(0, len(view), step):
             number = (start + offset) // step
@@ -101,12 +104,12 @@ class Catalog:
 
     @property
     def samples(self) -> int:
-        """In all objects."""
+        """Number of samples in all objects."""
         return sum(item.samples for item in self.items)
 
     @property
     def bytes(self) -> int:
-        """Of all objects."""
+        """Size of all objects in bytes."""
         return sum(item.bytes for item in self.items)
 
     @property
@@ -143,17 +146,17 @@ class Catalog:
         return json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
 
     def sent(self, etags: Mapping[str, str]) -> Catalog:
-        """The same catalog with these ETags; with {} to compare two catalogs without theirs."""
+        """Return the catalog with these ETags. With {}, two catalogs can be compared without their ETags."""
         return replace(self, items=tuple(replace(item, etag=etags.get(item.name, "")) for item in self.items))
 
     def local(self, item: Item, out: Path) -> Path:
-        """The file of an object of a packed file or folder at `out`."""
+        """Return the path of an object's file for a packed file or folder at `out`."""
         if self.is_folder and not self._is_beside(item.name):
             return out / item.name
         return out.with_name(out.name + item.name[len(self.name) :])
 
     def _is_beside(self, name: str) -> bool:
-        """Whether it is the name of a small file next to the packed file or folder."""
+        """Check whether a name belongs to a small file next to the packed file or folder."""
         return name in {self.name + suffix for suffix in SIDECARS} or adds_to(name) == self.name
 
     @classmethod
@@ -228,10 +231,10 @@ def _odd(got: str) -> FormatError:
 
 
 def of_output(out: Path) -> tuple[Catalog, list[placement.Member]]:
-    """The catalog of a packed output, and its files in the order of the items.
+    """Make the catalog of a packed output, and return it with the files in the order of its items.
 
     Raises:
-        SmallfilesError: It does not exist, is damaged, or is a tree of small files.
+        SmallfilesError: The output does not exist, is damaged, or is a tree of small files.
     """
     found = placement.find_output(out)
     names = {member.name for member in found.members}
@@ -258,7 +261,9 @@ def _is_digest_of_one(name: str, names: set[str]) -> bool:
 
 
 def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
-    """Some blocks of an object, each compared with its hash; what was damaged on the way is read once more.
+    """Read some blocks of an object, and compare each with its hash.
+
+    Blocks that were damaged on the way are read once more.
 
     Raises:
         DamagedFileError: The store holds other bytes.

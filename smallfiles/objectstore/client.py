@@ -67,7 +67,7 @@ class Entry:
 
 
 class Store:
-    """The objects whose names begin with a prefix.
+    """A client for the objects below one bucket and prefix.
 
     Args:
         place: Bucket and prefix.
@@ -98,7 +98,7 @@ class Store:
         return f"Store({self.place} at {where})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without connections."""
+        """Return the state for a pickle, without connections."""
         return self.__dict__ | {"_client": None}
 
     def close(self) -> None:
@@ -110,31 +110,31 @@ class Store:
     # ---- reading
 
     def head(self, name: str) -> Entry:
-        """Size and ETag of an object.
+        """Return the size and the ETag of an object.
 
         Raises:
-            NoObjectError: There is none.
+            NoObjectError: The object does not exist.
         """
         answer = self._ask("head_object", name)
         with self._valid_answer(name):
             return Entry(name, int(answer["ContentLength"]), _etag(answer))
 
     def get(self, name: str) -> bytes:
-        """A small object in one request.
+        """Read a small object in one request.
 
         Raises:
-            NoObjectError: There is none.
+            NoObjectError: The object does not exist.
         """
         data: bytes = self._repeated(name, lambda: self._object(name)["Body"].read())
         return data
 
     def get_range(self, name: str, start: int, stop: int) -> bytearray:
-        """The bytes of an object from `start` to `stop`, with as many requests as it takes.
+        """Read the bytes of an object from `start` to `stop`, with several requests if answers break off.
 
         Raises:
             ConditionError: The object was replaced meanwhile.
-            NoObjectError: There is none.
-            SourceError: It ends too early.
+            NoObjectError: The object does not exist.
+            SourceError: The object ends too early.
             StorageError: The server does not answer.
         """
         data = bytearray(stop - start)
@@ -178,7 +178,7 @@ class Store:
         return found
 
     def entries(self) -> Iterator[Entry]:
-        """All objects, however many, in the order of the server."""
+        """Yield all objects in the order of the server, however many there are."""
         prefix = self.place.key("")
         more: dict[str, str] = {}
         while True:
@@ -223,7 +223,7 @@ class Store:
             return str(answer["UploadId"])
 
     def begun(self, name: str) -> tuple[str, dict[int, str]]:
-        """The ID of an unfinished upload of this object, and the ETag of each part; "" if there is none."""
+        """Return the ID of an unfinished upload of this object ("" if none), and the ETag of each part."""
         page, key = self._ask("list_multipart_uploads", "", Prefix=self.place.key(name)), self.place.key(name)
         with self._valid_answer(name):
             upload = next((each["UploadId"] for each in page.get("Uploads", ()) if each["Key"] == key), "")
@@ -266,7 +266,7 @@ class Store:
     # ---- requests
 
     def _ask(self, what: str, name: str, **more: Any) -> Any:
-        """One request with a small answer, repeated where that may help."""
+        """Send a request with a small answer, and repeat it where that may help."""
         more |= {"Key": self.place.key(name)} if name else {}
         return self._repeated(name, lambda: getattr(self.client, what)(Bucket=self.place.bucket, **more))
 

@@ -88,25 +88,25 @@ class NodeCache:
         return self._folder, items
 
     def keeps(self, item: Item) -> bool:
-        """Whether this shard is one of those that this node keeps."""
+        """Check whether this node keeps a copy of this shard."""
         return item.name in self._kept
 
     def kept(self, item: Item) -> ByteFile | None:
-        """The file of a shard, if it was fetched to this node."""
+        """Return the file of a shard if it was fetched to this node, or None."""
         if item.name not in self._kept or item.name in self._files:
             return self._files.get(item.name)
         return self._opened(item) if (self._folder / item.name).exists() else None
 
     def fetched(self, item: Item, store: Store, in_flight: int) -> ByteFile:
-        """The file of a shard; the first caller on this node fetches it, while the others wait.
+        """Return the file of a shard. The first caller on this node fetches it, while other callers wait.
 
         Args:
             item: The shard.
-            store: Where it is.
+            store: The store that has the shard.
             in_flight: How many parts to fetch at once.
 
         Raises:
-            ResourceError: There is no room for it.
+            ResourceError: There is no room for the shard.
         """
         draft = self._folder / f"{item.name}.part"
         if self.kept(item) is None:
@@ -138,7 +138,7 @@ class NodeCache:
         return self._slot.data / self._name
 
     def _output(self, total_bytes: int) -> Output:
-        """A description for staging: how much room is needed, and the name for those that wait."""
+        """Describe the shards for staging: the room that they need, and the name for waiting processes."""
         source = Path(self._url)
         member = Member(self._name, source, total_bytes, (0, 0, 0, 0), None, is_data=True)
         return Output(source, (member,), self._key, shared=True)

@@ -78,7 +78,7 @@ class Server:
         self.close = weakref.finalize(self, _end, self._process, os.getpid())
 
     def _listening(self, log: int) -> int:
-        """The port, which the server says when it is ready; 0 if it ended or takes too long."""
+        """Wait for the port that the server prints when it is ready. Return 0 if it ends or is too slow."""
         until = time.monotonic() + _START_S
         while self._process.poll() is None and time.monotonic() < until:
             if found := _READY.search(os.pread(log, 1 << 16, 0)):
@@ -128,10 +128,10 @@ def in_environment(environment: dict[str, str]) -> Iterator[None]:
 
 
 def rclone() -> str:
-    """The path of rclone, first of this environment: those of distributions are too old to serve.
+    """Return the path of rclone, preferably in this environment: distributions have older versions.
 
     Raises:
-        MissingPackageError: There is none.
+        MissingPackageError: rclone is not installed.
     """
     found = shutil.which("rclone", path=sysconfig.get_path("scripts")) or shutil.which("rclone")
     if found is None:

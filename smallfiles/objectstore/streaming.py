@@ -13,7 +13,7 @@ fetches whole blocks, since each has a digest. Adjacent samples of one stretch c
 is made once, and its bytes are released after its last sample.
 
 The traps: the last sample of a part nearly always reaches into the next part. A stream that is dealt single
-parts of 16 MiB fetches a block of 4 MiB too many for each; so it is dealt stretches of three parts. And a
+parts of 16 MiB fetches one extra 4 MiB block per part. So the plan deals stretches of three parts. And a
 request waits for 10 to 100 ms before its first byte, whatever its size. With one in flight the network is
 idle nearly all the time; with many small ones the server spends its time on starting answers. So a request
 asks for 16 MiB, as the guidelines of Amazon S3 advise. Notebook 09 measures it.
@@ -96,7 +96,10 @@ class Requests:
         self._uses = np.cumsum(uses)[:-1].tolist()
 
     def _holding(self, run: Numbers, block: Numbers) -> Numbers:
-        """The request for a block of a run; the requests of a run differ by at most one block in length."""
+        """Return the request that fetches a block of a run.
+
+        The requests of a run differ by at most one block in length.
+        """
         within = ((block - self._begins[run] + 1) * self._pieces[run] - 1) // self._blocks[run]
         found: Numbers = self._before[run] + within
         return found
@@ -105,7 +108,7 @@ class Requests:
         return len(self._uses)
 
     def __iter__(self) -> Iterator[int]:
-        """Each request once, in the order in which it is needed."""
+        """Yield each request once, in the order in which it is needed."""
         made = bytearray(len(self._uses))
         for sample in self._order.tolist():
             for number in self.of(sample):
@@ -114,14 +117,14 @@ class Requests:
                     yield number
 
     def of(self, index: int) -> range:
-        """The requests that fetch a sample; none for one without bytes."""
+        """Return the requests that fetch a sample: none for a sample without bytes."""
         place = int(np.searchsorted(self._numbers, index))
         if place == len(self._numbers) or self._numbers[place] != index:
             return range(0)
         return range(int(self._low[place]), int(self._high[place]) + 1)
 
     def blocks(self, number: int) -> tuple[int, int, int]:
-        """What a request fetches: shard, first block, and one after the last."""
+        """Return what a request fetches: shard, first block, and end (exclusive)."""
         run = int(np.searchsorted(self._before, number, "right")) - 1
         piece, pieces, blocks = (
             number - int(self._before[run]),
@@ -194,10 +197,10 @@ class RemoteShard:
         self.step = item.blocks_of(PART_BYTES)
 
     def read(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`; the blocks that hold them come in one request.
+        """Read the bytes from `start` to `stop`. All blocks that contain them are fetched in one request.
 
         Raises:
-            DamagedFileError: One of the blocks is not what was packed.
+            DamagedFileError: A block differs from what was packed.
         """
         first, size = start // self.block_bytes, self.block_bytes
         data = self.blocks(first, -(-stop // size))
@@ -207,10 +210,10 @@ class RemoteShard:
         """Do nothing: `RemoteTar.following` reads ahead."""
 
     def blocks(self, first: int, stop: int) -> Buffer:
-        """Some blocks in one request, each compared with its digest.
+        """Read some blocks in one request, and compare each with its digest.
 
         Raises:
-            DamagedFileError: One of them is not what was packed.
+            DamagedFileError: A block differs from what was packed.
         """
         return read_blocks(self._store, self._item, first, stop - first)
 
@@ -246,25 +249,25 @@ class RemoteShards(Shards):
         """The first sample of each stretch, which one stream reads in order; and one after the last."""
 
     def store(self, number: int) -> ByteSource:
-        """A shard, from this node if it was kept here."""
+        """Return a shard: the copy on this node if there is one, or else the shard in the store."""
         return self._cache.kept(self.known[number]) or self.far(number)
 
     def far(self, number: int) -> RemoteShard:
-        """A shard in the store."""
+        """Return a shard in the store."""
         return self._far[number]
 
     def keeps(self, number: int) -> bool:
-        """Whether a shard is kept on this node."""
+        """Check whether this node keeps a copy of a shard."""
         return self._cache.keeps(self.known[number])
 
     def extent(self, position: int) -> tuple[int, int, int]:
-        """Shard, first byte and one after the last of all files of a sample, which are written together."""
+        """Return shard, first byte, and end (exclusive) of a sample's files, which are stored together."""
         number, row = self.place(position)
         starts, stops = _extents(self.indexes[number], np.array([row]))
         return number, int(starts[0]), int(stops[0])
 
     def requests(self, order: Sequence[int]) -> Requests:
-        """The requests that fetch these samples, in this order."""
+        """Plan the requests that fetch these samples, in this order."""
         numbers = np.asarray(order, np.int64)
         by_number = np.argsort(numbers)
         shards, first, stop = (np.zeros_like(numbers) for _ in range(3))
@@ -296,7 +299,7 @@ class RemoteShards(Shards):
         return read, used
 
     def fetch(self, number: int, first: int, stop: int) -> _Found:
-        """Some blocks of a shard; or all of it as a file of this node, if it is kept and there is room."""
+        """Fetch some blocks of a shard, or the whole shard if this node keeps a copy and has room for it."""
         far = self.far(number)
         try:
             if self.keeps(number):
@@ -329,7 +332,7 @@ class BlockByBlock:
         self._far, self._number, self._block = far, -1, b""
 
     def read(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`."""
+        """Read the bytes from `start` to `stop`."""
         size, parts = self._far.block_bytes, []
         for number in range(start // size, -(-stop // size)):
             if number != self._number:
@@ -392,7 +395,7 @@ class RemoteTar(TableReader):
         return [[each[number] for number in np.searchsorted(order, wanted).tolist()] for each in found]
 
     def following(self, order: Sequence[int]) -> ReadAhead:
-        """A reader of just these samples, in this order."""
+        """Return a reader that fetches only these samples, in this order."""
         return ReadAhead(self, self._shards(), order)
 
     def traffic(self, order: Numbers) -> tuple[int, int]:
@@ -477,7 +480,7 @@ class ReadAhead:
         return found
 
     def _take(self, request: int) -> Future[_Found]:
-        """The next request of the plan; those after it are started."""
+        """Return the next request of the plan, and start the requests after it."""
         self._request_more()
         planned, future = self._coming.popleft()
         assert planned == request, f"request {request} came before {planned}"
@@ -495,12 +498,12 @@ class ReadAhead:
 
 
 def _cut(parts: Sequence[tuple[int, _Found]], start: int, stop: int) -> Buffer:
-    """The bytes of a sample as a copy; a view would keep its parts in memory.
+    """Copy the bytes of a sample out of fetched parts. A view would keep the parts in memory.
 
     Args:
-        parts: What was fetched, and where each begins.
+        parts: The fetched parts, each with its first byte.
         start: First byte of the sample.
-        stop: One after its last byte.
+        stop: End of the sample (exclusive).
     """
     views = []
     for begin, part in parts:

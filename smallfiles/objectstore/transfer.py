@@ -152,7 +152,7 @@ class Listing:
     note: str
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the listing as a dictionary that JSON can store."""
         samples = {item.name: item.samples for item in self.catalog.items} if self.catalog else {}
         objects = [{"name": e.name, "bytes": e.bytes, "samples": samples.get(e.name)} for e in self.entries]
         found: dict[str, Any] = {"url": self.url, "complete": not self.note, "note": self.note}
@@ -183,22 +183,22 @@ def _moved(path: Path, store: Store, catalog: Catalog, kept: int, began: float) 
 
 
 def _changed(catalog: Catalog, entries: Iterable[Entry]) -> str:
-    """Names of objects that are missing or have another size or ETag, for messages; "" if there are none."""
+    """Name the objects that are missing or have another size or ETag, for messages, or return ""."""
     there = {entry.name: entry for entry in entries}
     names = [item.name for item in catalog.items if not _is_as_sent(item, there.get(item.name))]
     return first_few(names, len(names)) if names else ""
 
 
 def _is_as_sent(item: Item, entry: Entry | None) -> bool:
-    """Whether an object is there, with the size of the item and with its ETag if that was recorded."""
+    """Check that an object exists with the size of the item, and with its ETag if that was recorded."""
     return entry is not None and entry.bytes == item.bytes and item.etag in ("", entry.etag)
 
 
 def _published(store: Store, catalog: Catalog) -> Catalog | None:
-    """The manifest of this data set as it was published, with ETags; None if there is none.
+    """Return the published manifest of this data set with its ETags, or None if there is none.
 
     Raises:
-        OutputExistsError: The manifest is that of another data set.
+        OutputExistsError: The manifest belongs to another data set.
     """
     try:
         text, found = store.get(MANIFEST).decode(errors="replace"), None
@@ -279,12 +279,12 @@ class StoreTarget:
         members: Their files.
 
     Attributes:
-        etags: Of the objects that the store has, by name.
+        etags: The ETag of each object in the store, by name.
         sent_bytes: What was sent.
     """
 
     def __init__(self, store: Store, items: Sequence[Item], members: Sequence[Member]) -> None:
-        self.items, self.source = items, LocalFiles(members, shared=True)  # by few long reads
+        self.items, self.source = items, LocalFiles(members, shared=True)  # in large pieces
         self.etags: dict[str, str] = {}
         self.sent_bytes = 0
         self._store, self._lock = store, threading.Lock()
@@ -309,7 +309,7 @@ class StoreTarget:
         return [number for number, item in enumerate(self.items) if item.name not in entries]
 
     def _is_sent(self, number: int, entry: Entry) -> bool:
-        """Whether an object of the store has the bytes of the file: by ETag, or else block by block."""
+        """Check whether an object in the store has the bytes of the file, by ETag or else block by block."""
         item = self.items[number]
         if entry.etag == self.etags.get(item.name):
             return True
@@ -349,7 +349,7 @@ class StoreTarget:
             return self._begun[number]
 
     def holds(self, part: Part) -> bool:
-        """Whether an earlier run sent a part."""
+        """Check whether an earlier run sent a part."""
         return part.number in self._upload(part.file)[1]
 
     def write(self, part: Part, pieces: Iterable[Buffer]) -> None:

@@ -43,10 +43,10 @@ Check = Literal["none", "header", "decode"]
 
 
 def parse_part(text: str) -> tuple[int, int]:
-    """Read `k/n` as it stands on the command line or comes from a job array.
+    """Parse `k/n`, the part of a job array to pack, as given on the command line.
 
     Raises:
-        UsageError: Not of that form, or k outside 1..n.
+        UsageError: The text does not have this form, or k is not in 1..n.
     """
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if match and 1 <= int(match[1]) <= int(match[2]):
@@ -63,20 +63,20 @@ class Scaling:
     """How images are scaled before they are packed as JPEGs.
 
     Args:
-        short_side: Of the scaled image, in pixels; smaller images are not enlarged.
-        quality: 1 to 100; lower for a JPEG that would be larger than its source.
+        short_side: The shorter side of a scaled image in pixels. Smaller images are not enlarged.
+        quality: JPEG quality from 1 to 100. It is lowered for a JPEG that would be larger than its source.
     """
 
     short_side: int
     quality: int
 
     def record(self) -> dict[str, Any]:
-        """What decides the new bytes, for the provenance."""
+        """Return the parameters that determine the new bytes, for the provenance."""
         return {"short_side": self.short_side, "store": "jpeg", "quality": self.quality}
 
 
 def described(record: Mapping[str, Any]) -> str:
-    """A record of scaling in words; records come from files, so anything may be missing."""
+    """Describe a record of scaling in words. Records come from files, so any entry may be missing."""
     quality = f" of quality {record['quality']} at most" if "quality" in record else ""
     if record.get("upright"):  # an option of version 0.1.0
         return f"turned upright as EXIF says, as jpeg{quality}"
@@ -86,12 +86,12 @@ def described(record: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """What scaling did in a whole run.
+    """The effect of scaling in a whole run.
 
     Args:
         scaling: How images were scaled.
-        bytes_before: Encoded bytes of the sources.
-        bytes_after: Encoded bytes that were packed.
+        bytes_before: Total size of the encoded sources in bytes.
+        bytes_after: Total size of the packed images in bytes.
     """
 
     scaling: Scaling
@@ -99,7 +99,7 @@ class Rescaled:
     bytes_after: int
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the report as a dictionary that JSON can store."""
         return {
             **self.scaling.record(),
             "bytes_before": self.bytes_before,
@@ -107,7 +107,7 @@ class Rescaled:
         }
 
     def sentence(self, *, planned: bool = False) -> str:
-        """What it costs, for people; `planned` if that is an estimate."""
+        """Return a sentence on the cost of scaling, for people. `planned` marks the cost as an estimate."""
         about = "at most " if planned else ""
         times = self.bytes_after / max(1, self.bytes_before)
         return f"{described(self.scaling.record())}: {about}{times:.2f} times the bytes of the source"
@@ -118,21 +118,24 @@ class PackConfig:
     """How to pack.
 
     Args:
-        format: Name of the format; None takes it from the output's suffix.
-        options: The format's `Options`; None means its defaults.
-        in_flight: How many files are opened at once; None chooses: many where files must be waited for.
-        verify: Read back everything, a sample, or nothing before publishing.
-        on_error: Stop at sources that cannot be packed, or leave them out and report them.
-        check: How a source's bytes are examined: not at all, by header and end, or decoded.
-        shuffle: Seed of a full shuffle; None keeps the manifest's order.
-        part: (k, n): pack part k of n, counted from 1; None packs everything.
-        merge: Join the parts instead of packing.
-        digest: Take the content digest while writing.
-        resize: Scale images down until their shorter side has so many pixels; None leaves them.
-        pixels: Store the scaled images as `.npy` files of pixels, which are never decoded again.
-        quality: Of JPEGs that are encoded again, 1 to 100.
-        storage_timeout_s: How long to wait for silent storage, in seconds. This is not the fault of a sample.
-            So `on_error` does not apply: the run stops, and the same command resumes it or starts over.
+        format: Name of the format. If it is None, the output's suffix determines the format.
+        options: The format's `Options`. None means its defaults.
+        in_flight: How many files are opened at once. If it is None, a number is chosen, which is large if
+            files must be waited for.
+        verify: Whether to read back everything, a sample, or nothing before publishing.
+        on_error: Whether to stop at sources that cannot be packed, or to leave them out and report them.
+        check: How a source's bytes are examined: not at all, by header and end, or by decoding.
+        shuffle: Seed of a full shuffle. None keeps the manifest's order.
+        part: (k, n) packs part k of n, counted from 1. None packs everything.
+        merge: Whether to join the parts instead of packing.
+        digest: Whether to compute the content digest while writing.
+        resize: The number of pixels to which the shorter side of larger images is scaled down. If it is None,
+            images are not scaled.
+        pixels: Whether to store the scaled images as `.npy` files of pixels, which are never decoded again.
+        quality: JPEG quality of images that are encoded again, from 1 to 100.
+        storage_timeout_s: How long to wait for storage that does not answer, in seconds. This is not the
+            fault of a sample. So `on_error` does not apply: the run stops, and the same command resumes it or
+            starts over.
     """
 
     format: str | None = option(
@@ -187,11 +190,14 @@ class PackConfig:
 
     @property
     def scaling(self) -> Scaling | None:
-        """How images are scaled and encoded again; None for others."""
+        """How images are scaled and encoded again.
+
+        It is None if they are not, or if they are stored as pixels.
+        """
         return None if self.resize is None or self.pixels else Scaling(self.resize, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
-        """The command that does the same run, to be pasted into a job script."""
+        """Return the command that does the same run, to be pasted into a job script."""
         more = [word for name, value in _changed_options(self.options) for word in ("-O", f"{name}={value}")]
         return shlex.join(["smallfiles", "pack", source, out, *words(self), *more])
 
@@ -212,7 +218,7 @@ class Skipped:
 
 
 def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
-    """The sentence for sources that cannot be packed; it carries the whole list as `faults`."""
+    """Return the error for sources that cannot be packed. Its attribute `faults` holds the whole list."""
     listed = first_few((fault.reason for fault in faults), len(faults))
     error = PackError(
         f"{len(faults):,} of {total:,} samples from {where} cannot be packed: {listed}",
@@ -227,17 +233,18 @@ def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
 
 @dataclass(frozen=True)
 class PackPlan:
-    """What a run would write: the answer of a dry run.
+    """What a run would write, as a dry run reports it.
 
     Args:
-        samples: Samples to pack.
-        payload_bytes: Their encoded bytes; a bound or an estimate where images are scaled.
-        files: Data files that would be written, indexes and digests not counted.
-        inodes_now: Files and folders that the samples occupy now (0 when they are in an archive).
-        inodes_then: Files and folders afterwards, indexes and digests included.
-        free_bytes: Free space where the output goes.
+        samples: Number of samples to pack.
+        payload_bytes: Total size of the encoded samples in bytes. If images are scaled, it is an upper bound
+            or an estimate.
+        files: Number of data files that would be written, without indexes and digests.
+        inodes_now: Number of files and folders that the samples occupy now (1 if they are in an archive).
+        inodes_then: Number of files and folders afterwards, including indexes and digests.
+        free_bytes: Free space in bytes where the output goes.
         to_do: Index ranges of the samples, one per data file.
-        resize: What scaling would cost; None if images stay as they are.
+        resize: What scaling would cost. It is None if images are not scaled.
     """
 
     samples: int
@@ -255,22 +262,23 @@ class PackReport:
     """What a run did.
 
     Args:
-        path: What was published.
+        path: The file or folder that was published.
         format: Name of the format.
-        samples: Samples inside.
-        payload_bytes: Their encoded bytes.
-        file_bytes: Size of everything published.
-        files: Number of files published.
-        seconds: From the first read to the publication.
-        write_s: The part of it until the last byte was written, before verification.
-        verified: How many samples were read back and compared.
-        resumed: How many samples had been packed by an earlier, interrupted run.
-        skipped: Samples left out (only with `on_error="skip"`).
+        samples: Number of samples in the output.
+        payload_bytes: Total size of the encoded samples in bytes.
+        file_bytes: Total size of all published files in bytes.
+        files: Number of files that were published.
+        seconds: Time from the first read to the publication.
+        write_s: The part of this time until the last byte was written, before verification.
+        verified: Number of samples that were read back and compared.
+        resumed: Number of samples that an earlier, interrupted run had packed.
+        skipped: Samples that were left out (only with `on_error="skip"`).
         in_flight: How many files were opened at once.
-        resize: What scaling cost; None if images are as they were.
-        reused: Whether it was there already: the same part, packed by an earlier run.
-        exif_rotated: How many images say in EXIF that viewers should turn them (0 with `check="none"`).
-        undecoded: How many samples `check="decode"` could not decode, since only images and .npy can be.
+        resize: What scaling cost. It is None if images were not scaled.
+        reused: Whether the same part had already been packed by an earlier run.
+        exif_rotated: Number of images that say in EXIF that viewers should turn them (0 with `check="none"`).
+        undecoded: Number of samples that `check="decode"` could not decode, because it decodes only images
+            and .npy files.
     """
 
     path: Path
@@ -291,7 +299,10 @@ class PackReport:
     undecoded: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready, with the names that all verbs share."""
+        """Return the report as a dictionary that can be written as JSON.
+
+        Its names are those that all verbs share.
+        """
         record = dataclasses.asdict(self)
         record |= {"path": str(self.path), "bytes": record.pop("payload_bytes")}
         record |= {name: round(record[name], 3) for name in ("seconds", "write_s")}
@@ -301,7 +312,7 @@ class PackReport:
 
 
 def format_and_options(config: PackConfig, out: Path) -> tuple[str, Any]:
-    """The format's name and options, with defaults filled in and the type checked."""
+    """Return the name and the options of the format. Defaults are filled in, and the type is checked."""
     from smallfiles import formats
 
     name = formats.name_of(out, config.format)

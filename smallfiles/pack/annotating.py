@@ -3,7 +3,7 @@
     annotate(Path("train.arrow"), Path("scores.csv"), "filename")     makes train.arrow.scores.fields.arrow
 
 The set may have any format; `formats.open` shows the columns as it shows packed values. See
-`formats.annotations` for the file.
+`formats.added` for the file.
 
 The trap: a table rarely has its rows in the order of the samples, and one that lacks some, or has some
 twice, would move all values behind them. So rows are matched by key, and each sample has exactly one, or the
@@ -49,14 +49,14 @@ _OVERHEAD_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Annotated:
-    """What `annotate` wrote.
+    """The report of `annotate` on the file that it wrote.
 
     Args:
         path: The file beside the packed set.
         samples: Number of samples.
-        fields: Name and type of each column.
-        file_bytes: Size of the file.
-        notes: How rows were matched, and which were left out.
+        fields: Type of each column, by the name of the column.
+        file_bytes: Size of the file in bytes.
+        notes: Notes on how rows were matched, and on rows that were left out.
         seconds: How long it took.
     """
 
@@ -74,21 +74,22 @@ def annotate(
     """Add the columns of a table to a packed set, in a file `OUT.NAME.fields.arrow` beside it.
 
     Args:
-        out: A packed file or folder; nothing of it is written.
+        out: A packed file or folder. It is not changed.
         table: CSV, TSV, JSON Lines, Parquet or Arrow, with one row for each sample in any order.
-        key: Its column of keys, file names or stems of the samples, or a template such as `images/{id}.jpg`.
-        fields: `NAME=COLUMN`: the columns to add, with their names; all but that of keys by default.
-        name: In the name of the file; the stem of the table by default.
+        key: The column with the keys, file names or stems of the samples, or a template such as
+            `images/{id}.jpg`.
+        fields: `NAME=COLUMN` for each column to add. The default is all columns except those in `key`.
+        name: The NAME in the name of the file. The default is the stem of the table.
 
     Returns:
         What was written.
 
     Raises:
-        OutputExistsError: There is such a file already.
+        OutputExistsError: The file already exists.
         BusyError: Another run is adding fields to the same set.
-        SourceError: A sample has no row or several, or the table cannot be read.
+        SourceError: A sample has no row or several rows, or the table cannot be read.
         ManifestError: A column cannot be a field.
-        UsageError: The set has a field of this name already.
+        UsageError: The set already has a field of this name.
         FormatError: The packed set is damaged, or a file beside it belongs to other samples.
     """
     began = time.perf_counter()
@@ -147,7 +148,7 @@ def _path_of(out: Path, name: str) -> Path:
 
 
 def _rows_of(reader: Reader, names: pa.Array, table: Path, key: str) -> tuple[pa.Array, tuple[str, ...]]:
-    """The row of each sample, and notes on how they were matched."""
+    """Return the row of each sample, and notes on how rows and samples were matched."""
     keys = reader.keys()
     samples, way = pc.index_in(names, keys), "key"
     if not pc.all(pc.is_in(keys, names), min_count=0).as_py():
@@ -176,7 +177,7 @@ def _rows_of(reader: Reader, names: pa.Array, table: Path, key: str) -> tuple[pa
 def _values(
     rows: pa.Table, table: Path, key: str, fields: str | Sequence[str], of_samples: pa.Array
 ) -> pa.Table:
-    """The columns to add, in the order of the samples."""
+    """Return the columns to add, in the order of the samples."""
     given = given_fields(rows.column_names, table, SourceOptions(columns=one_or_several(fields)))
     given = given or {name: name for name in rows.column_names if name not in columns_of(key)}
     if not given or any("{" in spec for spec in given.values()):
@@ -191,7 +192,7 @@ def _values(
 
 
 def _refuse_taken(reader: Reader, values: pa.Table) -> None:
-    """Refuse names of fields that the set has already; its files of fields are checked on the way."""
+    """Refuse names of fields that the set already has. Check its existing files of fields on the way."""
     for file in added_fields(reader.path):
         read_added(file, reader, full=True)
     taken = sorted(reader.fields.keys() & {*values.column_names})
@@ -206,7 +207,7 @@ def _refuse_taken(reader: Reader, values: pa.Table) -> None:
 def _write(
     reader: Reader, values: pa.Table, path: Path, lease: Lease, rule: Mapping[str, Any] | None = None
 ) -> None:
-    """Write aside, read back, compare and publish."""
+    """Write the file under another name, read it back, compare it, and publish it."""
     check_room(path, values.nbytes + _OVERHEAD_BYTES, 4)
     with drafted(path, "annotating") as draft, writing(path):
         draft.clear()

@@ -50,12 +50,12 @@ ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would c
 
 @dataclass(frozen=True)
 class DataFilePlan:
-    """One data file to write.
+    """The plan of one data file to write.
 
     Args:
         name: File name.
         start: First sample, counted in the order of packing.
-        stop: One after the last.
+        stop: End of the samples (exclusive).
     """
 
     name: str
@@ -65,24 +65,26 @@ class DataFilePlan:
 
 @dataclass(frozen=True)
 class Job:
-    """A pack run, fully decided: all that writing needs to know.
+    """A pack run in which everything is decided, with all that writing needs to know.
 
     Args:
         source: Manifest and bytes.
         out: What will be published in the end.
-        target: What this run publishes: `out`, or its part of it.
-        config: As asked for.
+        target: What this run publishes: `out`, or its part of `out`.
+        config: The requested configuration.
         format: Name of the format.
         options: Options of the format.
         order: Manifest rows in the order of packing, int64.
-        sizes: Bytes of the files of each field in that order, int64; the default field has no name.
-        planned: Bytes of all files of each sample; a bound where images are scaled, since no JPEG grows.
+        sizes: Sizes in bytes of each field's files in the order of packing, int64. The name of the default
+            field is empty.
+        planned: Total size of each sample's files in bytes. If images are scaled, it is an upper bound,
+            because no JPEG grows.
         pieces: The data files that this run writes: all of them, or those of its part.
-        schema: What a writer is given.
-        in_flight: Files open at once.
-        threads: Threads that read, examine and scale.
+        schema: The schema that a writer is given.
+        in_flight: Number of files open at once.
+        threads: Number of threads that read, examine and scale.
         skipped: Samples that are known to be missing and were left out.
-        digest: Names this run: equal digests mean equal bytes, file by file.
+        digest: Identifies this run. Equal digests mean equal bytes, file by file.
     """
 
     source: Source
@@ -107,13 +109,13 @@ class Job:
         return _is_sharded(self.out)
 
     def values_of(self, piece: DataFilePlan) -> pa.Table:
-        """The columns of values of the samples of a data file, in its order."""
+        """Return the columns of values for the samples of a data file, in the order of the data file."""
         columns, rows = self.source.manifest.columns, self.order[piece.start : piece.stop]
         is_whole = self.config.shuffle is None and len(rows) == len(columns)
         return columns if is_whole else columns.take(from_numpy(rows))
 
     def plan(self) -> PackPlan:
-        """What this run would write, and what that saves."""
+        """Return what this run would write, and what that saves."""
         samples = sum(piece.stop - piece.start for piece in self.pieces)
         payload = sum(int(self.planned[piece.start : piece.stop].sum()) for piece in self.pieces)
         files = samples * len(self.sizes) if self.format == "files" else len(self.pieces)
@@ -132,16 +134,17 @@ class Job:
         )
 
     def rescaled(self, bytes_before: int, bytes_after: int) -> Rescaled | None:
-        """What scaling did or will do, if it is asked for."""
+        """Return what scaling did or will do. Return None if images are not scaled and encoded again."""
         scaling = self.config.scaling
         return None if scaling is None else Rescaled(scaling, bytes_before, bytes_after)
 
 
 def prepare(source: Source, out: Path, config: PackConfig) -> Job:
-    """Decide a run: order, sizes, files.
+    """Decide everything about a run: the order and the sizes of samples, and the files to write.
 
     Raises:
-        PackError: Sources are missing and `on_error` is "stop".
+        PackError: The source has no samples, two files would get the same name, or files are missing and
+            `on_error` is "stop".
         UsageError: Format or options make no sense.
     """
     name, options = format_and_options(config, out)
@@ -193,15 +196,16 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
 
 
 def part_folder(out: Path, part: tuple[int, int]) -> Path:
-    """Where part k of n of `out` lives."""
+    """Return the folder of part k of n of `out`."""
     k, n = part
     return out.with_name(out.name + ".parts") / f"part-{k:05d}-of-{n:05d}"
 
 
 def check_room(job: Job) -> None:
-    """Raise ResourceError if the output cannot fit; better now than after an hour.
+    """Raise ResourceError if the output cannot fit, which is better now than after an hour.
 
-    What an earlier run left is kept or cleared, so its room counts; shards of finished parts are linked.
+    What an earlier run left is kept or cleared, so its space counts as free. Shards of finished parts are
+    linked.
     """
     plan = job.plan()
     bytes_there, files_there = atomic.bytes_and_files_of(job.target)
@@ -213,7 +217,7 @@ def check_room(job: Job) -> None:
 
 
 def balanced(sizes: np.ndarray, k: int, n: int) -> tuple[int, int]:
-    """Range of part k of n (from 1), cut so that all parts have about the same number of bytes."""
+    """Return the range of samples in part k of n (from 1). All parts have about the same number of bytes."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     first, last = (int(np.searchsorted(ends, total * i / n, side="left")) for i in (k - 1, k))
@@ -227,7 +231,7 @@ def _is_sharded(out: Path) -> bool:
 def _pieces(
     out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] | None
 ) -> tuple[DataFilePlan, ...]:
-    """The data files of a run: of the whole output, or of its part."""
+    """Return the plans of the data files that a run writes: of the whole output, or of its part."""
     k, n = part or (1, 1)
     if not _is_sharded(out):
         return (DataFilePlan(out.name, *balanced(planned, k, n)),)
@@ -270,7 +274,10 @@ def _digest(
 
 
 def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
-    """Refuse what would fail after hours, or make the next walk take our output for samples."""
+    """Refuse a run that would fail after hours, or whose output would lie inside its source.
+
+    The next walk of such a source would take the output for samples.
+    """
     if source.store.sequential and config.shuffle is not None:
         raise UsageError(
             f"a shuffle of {source.store.describe()} was asked for, which is compressed",
@@ -293,7 +300,10 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
 
 
 def _refuse_collisions(manifest: Manifest, out: Path) -> None:
-    """Refuse further files that would lie where another file does; better now than after an hour."""
+    """Refuse additional files that would have the name of another file.
+
+    It is better to refuse them now than after an hour.
+    """
     if not manifest.blobs:
         return
     fields = ((name, manifest.fields.get(name, "")) for name in manifest.blob_fields)
@@ -344,7 +354,11 @@ def _with_sizes(
 def _sizes(
     store: ByteStore, paths: pa.Array, in_flight: int
 ) -> tuple[npt.NDArray[np.int64], dict[int, SmallfilesError]]:
-    """Ask for many sizes at once: a metadata operation each, which only concurrency makes bearable."""
+    """Look up many sizes at once. Each takes a metadata operation, which only concurrency makes bearable.
+
+    Returns:
+        The size of each file in bytes, and the errors of files without a size, by row.
+    """
 
     def ask(path: str) -> int | SmallfilesError:
         try:
@@ -366,7 +380,7 @@ def _sizes(
 
 
 def _count_folders(job: Job) -> int:
-    """Folders that hold the files of the samples: those of the images, and those of masks and the like."""
+    """Count the folders that hold files of the samples, including those of masks and other fields."""
     manifest, folders = job.source.manifest, set[str]()
     for paths in map(manifest.blob_paths, manifest.blob_fields):
         for start in range(0, len(paths), ROWS_AT_ONCE):

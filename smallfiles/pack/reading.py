@@ -7,8 +7,8 @@ for each is idle nearly all the time; 32 of them hide the wait. Threads suffice,
 disk).
 
 A broken image that is found before it is packed costs a minute. The header check is nearly free (2 µs). It
-finds empty files, files of another kind than their suffix says (`kinds`), pointers of git-lfs, and JPEGs that
-were cut off. Decoding (3 ms) finds what any decoder can find, by the same code as training. Arrays of NumPy
+finds empty files, files of another kind than their suffix says (`contents`), pointers of git-lfs, and
+truncated JPEGs. Decoding (3 ms) finds what any decoder can find, by the code of training. Arrays of NumPy
 (.npy) are decoded too; samples of any other kind are counted, and the report says how many.
 
 The traps: a sample's bytes are a view of a chunk's buffer, and one sample that is kept keeps all of its
@@ -44,7 +44,10 @@ from smallfiles.samples import ByteStore
 from smallfiles.storage import ReadingPool
 
 Examine = Callable[[str, memoryview], bool]
-"""Whether EXIF says to turn it; raises a SourceError that names the path if its bytes cannot be packed."""
+"""Type of `examine(path, data)`, which returns whether EXIF says to turn the image.
+
+It raises a SourceError that names the path if the bytes cannot be packed.
+"""
 
 _END_OF_IMAGE = b"\xff\xd9"
 _EXIF = b"Exif\0\0"
@@ -54,30 +57,30 @@ _ORIENTATION = 0x0112
 
 
 def examiner(level: str) -> Examine:
-    """The check of a level: `none`, `header` or `decode`."""
+    """Return the function that checks files at a level: `none`, `header` or `decode`."""
     if level == "none":
         return _nothing
     return partial({"header": check_header, "decode": check_decode}[level], noted=set())
 
 
 def _nothing(path: str, data: memoryview) -> bool:
-    """Take everything, as it is."""
+    """Accept any file as it is."""
     return False
 
 
 def check_header(path: str, data: memoryview, noted: set[str] | None = None) -> bool:
-    """Refuse empty files, files that are not of the kind that their suffix says, and JPEGs that are cut off.
+    """Refuse empty files, files whose kind differs from their suffix, and truncated JPEGs.
 
     Args:
         path: The name of the file, with its suffix.
         data: All of its bytes.
-        noted: Wrong suffixes that a note has named already; None notes nothing.
+        noted: Wrong suffixes that a note has already named. If it is None, no note is written.
 
     Returns:
-        Whether it is a JPEG that says in EXIF that viewers should turn or mirror it.
+        Whether the file is a JPEG that says in EXIF that viewers should turn or mirror it.
 
     Raises:
-        SourceError: What is wrong, with the path.
+        SourceError: The file is refused. The message says what is wrong, with the path.
     """
     if not len(data):
         raise _bad(path, "is empty (0 bytes)")
@@ -93,7 +96,7 @@ def check_header(path: str, data: memoryview, noted: set[str] | None = None) -> 
 
 
 def _check_kind(path: str, data: memoryview, noted: set[str] | None) -> None:
-    """Raise SourceError for a file whose first bytes are not those of its suffix."""
+    """Raise SourceError if the first bytes of a file do not match its suffix."""
     if pointer := contents.pointer(data):
         program, command = pointer
         raise _bad(
@@ -118,7 +121,10 @@ def _check_kind(path: str, data: memoryview, noted: set[str] | None) -> None:
 
 
 def _is_rotated(data: memoryview, begin: int) -> bool:
-    """Whether the EXIF that begins here holds an orientation from 2 to 8; broken EXIF is only a note."""
+    """Check whether the EXIF data that begins at `begin` holds an orientation from 2 to 8.
+
+    Broken EXIF data counts as no orientation.
+    """
     exif = bytes(data[begin : begin + _EXIF_BYTES])
     order = "<" if exif.startswith(b"II") else ">"
     try:
@@ -134,7 +140,7 @@ def _is_rotated(data: memoryview, begin: int) -> bool:
 
 
 def check_decode(path: str, data: memoryview, noted: set[str] | None = None) -> bool:
-    """Refuse what does not decode to the last pixel, without a warning.
+    """Refuse a file that does not decode to the last pixel without a warning.
 
     Args:
         path: The name of the file, with its suffix.
@@ -142,10 +148,10 @@ def check_decode(path: str, data: memoryview, noted: set[str] | None = None) -> 
         noted: As for `check_header`.
 
     Returns:
-        As `check_header`.
+        As for `check_header`.
 
     Raises:
-        SourceError: What is wrong, with the path.
+        SourceError: The file is refused. The message says what is wrong, with the path.
     """
     rotated = check_header(path, data, noted)
     if path.lower().endswith(NPY_SUFFIX):
@@ -165,10 +171,12 @@ def check_decode(path: str, data: memoryview, noted: set[str] | None = None) -> 
 
 
 def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:
-    """How many samples `decode` looks at no closer than `header`, since no decoder is known for their suffix.
+    """Count the samples that the level `decode` checks no further than the level `header`.
+
+    No decoder is known for their suffix.
 
     Args:
-        paths: Of all samples.
+        paths: Paths of all samples.
     """
     suffixes = "|".join(suffix.replace(".", r"\.") for suffix in (*IMAGE_SUFFIXES, NPY_SUFFIX))
     known = pc.match_substring_regex(paths, f"(?:{suffixes})$", ignore_case=True)
@@ -176,7 +184,7 @@ def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:
 
 
 def _was_cut_off(data: memoryview) -> bool:
-    """Whether a JPEG has no end marker behind its header."""
+    """Check whether a JPEG has no end marker behind its header."""
     from smallfiles.images.crops import tidied
 
     return tidied(data) is None
@@ -194,7 +202,7 @@ CHUNK_BYTES = 1 << 20
 CHUNK_SAMPLES = 32
 WINDOW_BYTES = 96 << 20
 WAIT_S = 100e-6
-"""Reads that wait longer than this are worth a thread each."""
+"""Waiting time of a read in seconds. Reads that wait longer are worth a thread each."""
 
 _USUAL_BYTES = CHUNK_BYTES + CHUNK_SAMPLES
 _TRIED = 24
@@ -202,23 +210,29 @@ _NOTHING = memoryview(b"")
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # of this thread alone, on Linux
 
 Scale = Callable[[str, memoryview], bytes]
-"""The bytes to pack instead of those of the source; raises an error that names the path if there are none."""
+"""Type of `scale(path, data)`, which returns the bytes to pack instead of those of the source.
+
+It raises an error that names the path if the image cannot be scaled.
+"""
 
 
 class Paths(Protocol):
-    """Paths that are made into strings a slice at a time: a million of them never exist at once."""
+    """A sequence of paths that are converted to strings a slice at a time.
+
+    So a million strings never exist at once.
+    """
 
     def __getitem__(self, span: slice) -> Sequence[str]: ...
 
 
 class Read(NamedTuple):
-    """One sample that was read, or the reason why it could not be.
+    """One sample that was read, or the reason why it could not be read.
 
     Args:
-        position: Place in the order of packing.
-        data: The bytes to pack; empty if there is an error.
-        checksum: 64-bit xxh3 of the bytes (0 when not asked for).
-        error: Why this sample cannot be packed.
+        position: Position in the order of packing.
+        data: The bytes to pack. It is empty if there is an error.
+        checksum: 64-bit xxh3 of the bytes. It is 0 if no checksum was requested.
+        error: Why this sample cannot be packed. It is None if the sample can be packed.
         exif_rotated: Whether EXIF says to turn the image.
     """
 
@@ -230,14 +244,15 @@ class Read(NamedTuple):
 
 
 def waits(store: ByteStore, paths: pa.Array) -> bool:
-    """Whether a store must be waited for: a disk or a server, not memory, where a thread only costs.
+    """Check whether reads from a store must be waited for, as from a disk or a server.
 
-    On a busy machine everything takes longer, also what is in memory; but the kernel counts how often a
-    thread went to sleep by itself, and not because its time was up. Only such reads are timed.
+    If the data is in memory, an additional thread only costs time. On a busy machine everything takes longer,
+    even if the data is in memory. But the kernel counts how often a thread went to sleep by itself, and not
+    because its time slice was used up. Only such reads are timed.
 
     Args:
         store: Where the bytes come from.
-        paths: Of the samples to choose a few of.
+        paths: Paths of the samples. A few of them are read.
     """
     buffer, waited_s = memoryview(bytearray(1)), []
     for row in np.linspace(0, len(paths) - 1, _TRIED).astype(int).tolist():
@@ -258,10 +273,10 @@ def chunk_borders(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
     """Cut a sequence of samples into chunks of about 1 MiB and at most 32 samples.
 
     Args:
-        sizes: Bytes of each sample, int64.
+        sizes: Size of each sample in bytes, int64.
 
     Yields:
-        Half-open ranges that cover all samples; a larger sample is a chunk of its own.
+        Half-open ranges that cover all samples. A sample larger than 1 MiB is a chunk of its own.
     """
     start = 0
     while start < len(sizes):
@@ -281,15 +296,17 @@ def read_in_order(
     scale: Scale | None = None,
     checksums: bool = True,
 ) -> Iterator[Read]:
-    """Yield every sample in order while `threads` threads read, examine and scale ahead.
+    """Yield every sample in order, while `threads` threads read, examine and scale ahead.
 
     Args:
-        store: Where the bytes come from; one that is `sequential` is read by the caller's thread alone.
-        paths: Paths in the order wanted.
-        sizes: Expected bytes of each, int64; a file of another size has changed and is an error.
-        threads: Each has one file open; 1 does everything in the caller's thread.
-        examine: Raises the error for a sample whose bytes cannot be packed.
-        scale: Makes the bytes that are packed; None packs those that were read.
+        store: Where the bytes come from. A `sequential` store is read only by the caller's thread.
+        paths: Paths in the requested order.
+        sizes: Expected size of each file in bytes, int64. A file of another size has changed, which is an
+            error.
+        threads: Number of threads, each of which has one file open. With 1, the caller's thread does
+            everything.
+        examine: Raises an error for a sample whose bytes cannot be packed.
+        scale: Makes the bytes that are packed. If it is None, the bytes are packed as they were read.
         checksums: Whether to compute `Read.checksum` (in the same thread).
 
     Yields:
@@ -306,7 +323,7 @@ def read_in_order(
 
 
 class _Task(NamedTuple):
-    """A chunk to read: first position, paths, sizes, and the memory that it takes."""
+    """A chunk to read: its first position, its paths, their sizes, and the memory in bytes that it takes."""
 
     start: int
     paths: Sequence[str]
@@ -339,7 +356,7 @@ def _chunks_in_order(reader: _ChunkReader, tasks: Iterator[_Task], threads: int)
 
 
 class _ChunkReader:
-    """Reads one chunk into one buffer."""
+    """Reads all samples of a chunk into one buffer."""
 
     def __init__(self, store: ByteStore, examine: Examine, scale: Scale | None, checksums: bool) -> None:
         self._store, self._examine = store, examine
@@ -347,7 +364,10 @@ class _ChunkReader:
         self._buffers = _Buffers()
 
     def submit(self, pool: ReadingPool, task: _Task) -> Future[list[Read]]:
-        """Have a chunk read by the pool; what can only be read in order is read here."""
+        """Submit a chunk to the pool of threads.
+
+        A store that can only be read in order is read in this thread.
+        """
         if not self._store.sequential:
             return pool.submit(self.read, task)
         loaded = [(position, path, self._load(path, room)) for position, path, room in self._rooms(task)]
@@ -360,7 +380,7 @@ class _ChunkReader:
         ]
 
     def _rooms(self, task: _Task) -> Iterator[tuple[int, str, memoryview]]:
-        """Position and path of each sample, and a part of one buffer for its bytes."""
+        """Yield the position and the path of each sample, and a part of one buffer for its bytes."""
         # One byte more for each sample: a file that has grown fills it and is found out.
         view = self._buffers.take(int(task.sizes.sum()) + len(task.sizes))
         begin = 0
@@ -391,16 +411,16 @@ class _ChunkReader:
 
 
 class _Buffers:
-    """Memory for chunks, used again as soon as nothing refers to a part of it.
+    """A pool of memory for chunks. A buffer is used again as soon as nothing refers to a part of it.
 
-    Fresh memory costs a page fault for each 4 KB, as much as reading from a warm cache does.
+    Fresh memory costs a page fault for each 4 KB, which takes as long as reading from a warm cache.
     """
 
     def __init__(self) -> None:
         self._free: deque[np.ndarray] = deque()
 
     def take(self, size: int) -> memoryview:
-        """So many bytes; all views of them keep the array that they were lent as."""
+        """Return a buffer of `size` bytes. It is used again when no view of it exists any more."""
         try:
             # A small chunk takes no large buffer, which a sample of it that is kept would keep.
             if not _USUAL_BYTES // 4 <= size <= _USUAL_BYTES:

@@ -16,9 +16,9 @@ So a folder of shards goes on after its last finished shard. A single file begin
 verification was missing. If the output is there already, the private folder is removed, and the run is
 refused.
 
-The traps: parts of other options may fit together without belonging together. And a pack that stops half way
-must not look finished, and a finished one must not be trusted before it was read back. So the order is
-always: write aside, verify, publish. Notebook 03.
+The traps: parts that were packed with different options can have matching borders and still not belong
+together. And a pack that stops half way must not look finished, and a finished file must not be trusted
+before it was read back. So the order is always: write aside, verify, publish. Notebook 03.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ RESIZED_SUFFIX = ".resized.json"
 
 
 def plan(source: Source, out: Path, config: PackConfig | None = None) -> PackPlan:
-    """Say what packing would write, without writing: files, bytes, inodes saved.
+    """Return what packing would write, without writing it: files, bytes, and inodes saved.
 
     Args:
-        source: What `smallfiles.sources.load` returned.
+        source: The source that `smallfiles.sources.load` returned.
         out: Where the output would go.
         config: As for `pack`.
 
     Returns:
-        The plan; its numbers follow from the manifest alone.
+        The plan. Its numbers follow from the manifest alone.
 
     Raises:
-        OutputExistsError: `out` is there already, so that `pack` would refuse.
+        OutputExistsError: `out` already exists, so that `pack` would refuse it.
     """
     job = prepare(source, Path(out), config or PackConfig())
     refuse_existing(job.target)
@@ -83,24 +83,24 @@ def plan(source: Source, out: Path, config: PackConfig | None = None) -> PackPla
 
 
 def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackReport:
-    """Pack a source into one file or a folder of shards, after a note of what was odd in the source.
+    """Pack a source into one file or a folder of shards, after noting what was odd in the source.
 
-    A million opens are paid once, here, many at a time; each later epoch reads a few large files
-    from end to end, which is what a parallel file system is built for.
+    A million opens are paid once, here, many at a time. Each later epoch reads a few large files from end to
+    end, which is what a parallel file system is built for.
 
     Args:
-        source: What `smallfiles.sources.load` returned; its notes are shown.
-        out: Final name; its suffix chooses the format unless `config.format` does.
-        config: How; defaults verify a sample and stop at the first source that cannot be packed.
+        source: The source that `smallfiles.sources.load` returned. Its notes are shown.
+        out: Final name. Its suffix determines the format unless `config.format` does.
+        config: How to pack. The defaults verify a sample, and stop at the first source that cannot be packed.
 
     Returns:
         What was published.
 
     Raises:
-        OutputExistsError: `out` is there already.
-        PackError: Sources cannot be packed, verification failed, or another run is at it.
-        ResourceError: No space, no inodes, no permission.
-        StorageError: The storage did not answer for `storage_timeout_s`; nothing was left out.
+        OutputExistsError: `out` already exists.
+        PackError: Sources cannot be packed, verification failed, or another run is packing to `out`.
+        ResourceError: There is no space, no free inode, or no permission.
+        StorageError: The storage did not answer for `storage_timeout_s`. Nothing was left out.
     """
     config = config or PackConfig()
     with storage.timeout(config.storage_timeout_s):
@@ -146,7 +146,7 @@ def refuse_finished(out: Path, config: PackConfig) -> None:
 
 
 def _run(job: Job, draft: Draft, started: float) -> PackReport:
-    """Write aside, verify, publish."""
+    """Write the output under another name, verify it, and publish it."""
     _resume_or_clear(job, draft)
     finished = draft.main if job.sharded or job.config.part else draft.data
     finished.mkdir(exist_ok=True)
@@ -169,7 +169,7 @@ def _run(job: Job, draft: Draft, started: float) -> PackReport:
 
 
 def _reused(job: Job, started: float) -> PackReport:
-    """Of a part that an earlier run finished."""
+    """Return the report on a part that an earlier run finished."""
     records = finished_part(job)
     skipped = tuple(fault for record in records for fault in record.skipped)
     facts = {"write_s": 0.0, "verified": 0, "resumed": 0, "skipped": skipped, "reused": True}
@@ -179,7 +179,7 @@ def _reused(job: Job, started: float) -> PackReport:
 def _report(
     job: Job, records: Sequence[DataFileRecord], sizes: Sequence[int], started: float, **facts: Any
 ) -> PackReport:
-    """What was published; `facts` are what this run did to it."""
+    """Return the report on what was published. `facts` say what this run did."""
     payload_bytes = sum(record.payload_bytes for record in records)
     source_bytes = sum(int(record.inside(job.planned[record.span]).sum()) for record in records)
     return PackReport(
@@ -210,7 +210,7 @@ def _sizes(folder: Path) -> list[int]:
 
 
 def _resume_or_clear(job: Job, draft: Draft) -> None:
-    """Keep what an earlier run of the very same job finished; clear anything else."""
+    """Keep what an earlier run of the same job finished, and clear anything else."""
     digest_file = draft.records / "job.digest"
     same = digest_file.exists() and digest_file.read_text(encoding="ascii") == job.digest
     draft.clear(keep_finished=same and not job.config.merge)
@@ -256,7 +256,10 @@ def _add_reports(
 
 
 def _abandon(job: Job, draft: Draft, error: BaseException) -> None:
-    """Keep finished shards for a run that comes again after an outside failure; drop the rest."""
+    """Keep finished shards after an outside failure, so that a later run can resume.
+
+    Otherwise, remove all.
+    """
     if not (job.sharded and isinstance(error, ResourceError | OSError | KeyboardInterrupt | SystemExit)):
         draft.discard()
 
@@ -266,7 +269,7 @@ RECORDS = "records"
 
 
 def save_part(job: Job, draft: Draft, records: Sequence[DataFileRecord]) -> None:
-    """Put next to a part's files what the merge needs to know of them."""
+    """Write what the merge needs to know about a part's files, beside these files."""
     folder = draft.main / RECORDS
     folder.mkdir(exist_ok=True)
     for record in records:
@@ -276,10 +279,10 @@ def save_part(job: Job, draft: Draft, records: Sequence[DataFileRecord]) -> None
 
 
 def finished_part(job: Job) -> list[DataFileRecord]:
-    """The records of a part that is there already.
+    """Return the records of a part that already exists.
 
     Raises:
-        PackError: It was packed from another manifest or with other options.
+        PackError: The part was packed from another manifest or with other options.
     """
     return [_record(job.target, name) for name in _names(job, job.target)]
 
@@ -287,13 +290,13 @@ def finished_part(job: Job) -> list[DataFileRecord]:
 def join_parts(job: Job, draft: Draft, finished: Path) -> list[DataFileRecord]:
     """Write the whole output from its parts.
 
-    Shards are linked to their place; a single file is written anew from the parts' samples, in
-    order, so that it has the bytes of a run without parts.
+    Shards are linked to their place. A single file is written again from the parts' samples in order, so that
+    it has the same bytes as after a run without parts.
 
     Args:
-        job: The whole run (no part).
-        draft: Its private folder.
-        finished: Folder inside it for finished files.
+        job: The whole run (not one of a part).
+        draft: The private folder of the run.
+        finished: The folder for finished files inside the private folder.
 
     Returns:
         The records of all data files.
@@ -333,7 +336,7 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[DataFileRecord]:
 
 
 def _all_parts(job: Job) -> list[Path]:
-    """The folders of all parts, in order."""
+    """Return the folders of all parts, in order."""
     home = part_folder(job.out, (1, 1)).parent
     listed = sorted(home.iterdir()) if home.is_dir() else []
     names = [re.fullmatch(r"part-(\d+)-of-(\d+)", path.name) for path in listed]
@@ -357,7 +360,7 @@ def _all_parts(job: Job) -> list[Path]:
 
 
 def _names(job: Job, folder: Path) -> list[str]:
-    """Names of a part's data files, once it is known to belong to this run."""
+    """Return the names of a part's data files, after checking that the part belongs to this run."""
     try:
         facts: dict[str, Any] = json.loads((folder / PART_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -376,7 +379,10 @@ def _foreign(folder: Path) -> PackError:
 
 
 def _check(job: Job, folder: Path, name: str) -> bool:
-    """Whether a file of a part could be compared with what was packed; one that differs is refused."""
+    """Check a file of a part against what was packed. Refuse a file that differs.
+
+    Return False if there is nothing to compare the file with.
+    """
     path, record = folder / name, _record(folder, name)
     where = None
     if sidecar(path).exists():
@@ -414,7 +420,7 @@ def _link_shard(folder: Path, name: str, finished: Path) -> None:
 
 
 def _samples(job: Job, folders: Sequence[Path], rows: Sequence[int]) -> Iterator[Sample]:
-    """All samples of all parts; `rows` are theirs in the manifest."""
+    """Yield all samples of all parts. `rows` are their rows in the manifest."""
     numbers = iter(rows)
     for folder in folders:
         reader = formats.open(folder / job.out.name, job.format)

@@ -29,15 +29,15 @@ from smallfiles.sources.annotations.boxes import moved, moving, picture_size
 from smallfiles.sources.packed import PIXELS
 
 _HEADER_BYTES = 128
-"""Bytes before the pixels in a `.npy` file. It is always this number, since the shape is short."""
+"""Number of bytes before the pixels in a `.npy` file. It is always the same, because the shape is short."""
 _SCALED_SUFFIXES = (".png", ".jpg", ".jpeg", ".txt", ".json")
 
 
 def prepared(source: Source, format: str, scaling: Scaling) -> Source:
-    """Return the source with the boxes of the scaled images; refuse what cannot be scaled with them.
+    """Return the source with its boxes scaled to the images' new sizes.
 
     Raises:
-        UsageError: The format, a further file or keypoints cannot be scaled.
+        UsageError: The format does not allow scaling, or additional files or keypoints cannot be scaled.
     """
     if format == "hdf5":
         raise UsageError(
@@ -57,15 +57,15 @@ def prepared(source: Source, format: str, scaling: Scaling) -> Source:
 
 
 def has_parts(manifest: Manifest) -> bool:
-    """Whether images have further files or boxes that must fit them."""
+    """Check whether images have additional files or boxes that must fit them."""
     return bool(manifest.blobs or moving(manifest.values.column_names))
 
 
 def scale_of(scaling: Scaling, manifest: Manifest, field: str) -> Scale | None:
-    """Return the function that scales the files of a field; None for texts, which stay.
+    """Return the function that scales the files of a field. Return None for texts, which are not changed.
 
-    The PNGs of other fields than the default one are masks, which are scaled by their nearest pixels.
-    EXIF must not turn a photograph that belongs to a mask or to boxes.
+    The PNGs of all fields except the default one are masks, which are scaled by their nearest pixels. EXIF
+    must not turn a photograph that belongs to a mask or to boxes.
     """
     from smallfiles.images import (
         resize_ahead,
@@ -92,7 +92,7 @@ def scale_of(scaling: Scaling, manifest: Manifest, field: str) -> Scale | None:
 
 
 def _named(scale: Callable[[Buffer], bytes]) -> Scale:
-    """Return a function that scales in the same way, and whose errors name the file."""
+    """Return a function that scales like `scale`, and whose errors name the file."""
 
     def named(path: str, data: Buffer) -> bytes:
         try:
@@ -106,11 +106,11 @@ def _named(scale: Callable[[Buffer], bytes]) -> Scale:
 
 
 def as_pixels(source: Source, short_side: int) -> Source:
-    """Return a source of `.npy` files, each with the pixels of an image; keys get this suffix.
+    """Return a source of `.npy` files, each with the pixels of an image. Its keys get this suffix.
 
     Args:
-        source: Images without anything that must be scaled with them.
-        short_side: In pixels; smaller images keep their size.
+        source: A source of images without masks or boxes that would have to be scaled with them.
+        short_side: Shorter side of the scaled images in pixels. Smaller images keep their size.
 
     Raises:
         UsageError: Images have masks or boxes, or can only be read in stored order.
@@ -133,8 +133,8 @@ class PixelStore:
     """Reads the images of another store as `.npy` files of their scaled pixels.
 
     Args:
-        store: The encoded images.
-        short_side: In pixels; smaller images keep their size.
+        store: The store of the encoded images.
+        short_side: Shorter side of the scaled images in pixels. Smaller images keep their size.
     """
 
     sequential = False
@@ -146,7 +146,7 @@ class PixelStore:
             self.root = store.root
 
     def size(self, path: str) -> int:
-        """Bytes of one file, from the header of the image."""
+        """Return the size of one `.npy` file in bytes. It follows from the header of the image."""
         from smallfiles.images.crops import short_side as scaled_size
 
         width, height, _ = picture_size(self._store, path.removesuffix(NPY_SUFFIX)) or (0, 0, False)
@@ -157,7 +157,7 @@ class PixelStore:
         return _HEADER_BYTES + 3 * height * width
 
     def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read one file; see `ByteStore.read_into`."""
+        """Read one file into the start of `buffer`. See `ByteStore.read_into`."""
         data = self._file(path)
         if len(data) <= len(buffer):
             buffer[: len(data)] = data

@@ -47,13 +47,13 @@ class VerifyReport:
     """What `verify` found.
 
     Args:
-        path: What was verified.
-        samples: Samples inside.
-        bytes: Their encoded bytes that were read.
-        blocks: Blocks whose digest was checked.
-        against: Samples that were compared with the source.
-        problems: Damage, one sentence each: what is not as it was written.
-        differences: What the source has otherwise, or what could not be read of it, one sentence each.
+        path: The file or folder that was verified.
+        samples: Number of samples in it.
+        bytes: Total size of the samples that were read, in bytes.
+        blocks: Number of blocks whose digest was checked.
+        against: Number of samples that were compared with the source.
+        problems: Damage, with one sentence each: what is not as it was written.
+        differences: What is different in the source, or could not be read from it, with one sentence each.
         notes: What could not be checked, and what is odd.
         seconds: How long it took.
         digests: Whether a digest covers every byte that is read.
@@ -74,8 +74,9 @@ class VerifyReport:
 
     @property
     def verdict(self) -> Verdict:
-        """`damaged`, or `differs` from the source, or `intact`; `unproven` without anything to compare with.
+        """One word on the result: `damaged`, `differs`, `intact` or `unproven`.
 
+        `differs` means that the source is different. `unproven` means that there was nothing to compare with.
         A file that can be read to its end may still hold flipped bytes, so that alone proves nothing.
         """
         if self.problems:
@@ -86,26 +87,26 @@ class VerifyReport:
 
     @property
     def intact(self) -> bool:
-        """Whether every byte was compared with something, and nothing was found wrong."""
+        """Whether every byte was compared with something, and nothing wrong was found."""
         return self.verdict == "intact"
 
 
 def verify(path: Path, against: Source | None = None, *, format: str | None = None) -> VerifyReport:
-    """Check a packed file to the last byte, and against its source if that is given.
+    """Check a packed file to the last byte, and compare it with its source if that is given.
 
-    After a copy over the network, or years on a tape, this distinguishes a damaged file from a whole one
-    and names the samples that are hurt. Without a digest or a source nothing is called intact.
+    After a copy over the network, or years on a tape, this distinguishes a damaged file from a whole one, and
+    names the samples that are damaged. Without a digest or a source, no file is called intact.
 
     Args:
         path: Packed file or folder of shards.
         against: Source to compare each sample with: key, target, JSON object and bytes.
-        format: Overrides what the suffix says.
+        format: Overrides the format that the suffix names.
 
     Returns:
-        The report; problems are in it, not raised.
+        The report. Problems are in it, and are not raised.
 
     Raises:
-        FormatError: `path` cannot be opened as a packed file at all and has no digest either.
+        FormatError: `path` cannot be opened as a packed file at all, or holds no samples.
         StorageError: The storage did not answer, which is not damage.
     """
     started = time.perf_counter()
@@ -138,7 +139,10 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
 
 
 def _parts(path: Path, format: str) -> list[Path]:
-    """Every file that a reader of `path` trusts; for plain files the manifest, which has their SHA-256."""
+    """Return every file that a reader of `path` trusts.
+
+    For plain files, this is the manifest with their SHA-256.
+    """
     if not path.is_dir():
         data = [path]
     elif format == "files":
@@ -179,7 +183,10 @@ def _damaged(parts: Iterable[Path], found: VerifyReport) -> Iterator[tuple[Path,
 
 
 def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[str]:
-    """Say which samples each damaged block hurts, where the format can tell; one pass over the samples."""
+    """Yield a sentence on each damaged block. It names the samples in the block if the format can tell.
+
+    This takes one pass over the samples.
+    """
     hurt: dict[tuple[Path, int], list[str]] = {(file, block): [] for file, block, _ in damage}
     block_bytes = {file: size for file, _, size in damage}
     for index, name in product(range(len(reader)), _file_fields(reader) if hurt else ()):
@@ -200,7 +207,7 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
 
 
 def _check_added(reader: Reader, files: Sequence[Path], found: VerifyReport) -> None:
-    """Check that the fields which were added later belong to these samples, by all keys."""
+    """Check by all keys that the fields which were added later belong to these samples."""
     try:
         for file in files:
             read_added(file, reader, full=True)
@@ -210,7 +217,7 @@ def _check_added(reader: Reader, files: Sequence[Path], found: VerifyReport) -> 
 
 
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
-    """One pass over all samples: read, and compare with what a manifest or the source says."""
+    """Read all samples in one pass, and compare them with what a manifest or the source says."""
     unstated = dict.fromkeys(_file_fields(reader), 0)
     with progress(len(reader), f"verify {reader.path.name}") as bar:
         for index in range(len(reader)):
@@ -236,7 +243,7 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) ->
 
 
 def _file_fields(reader: Reader) -> list[str]:
-    """Return the fields of files; the default one has no name."""
+    """Return the names of the fields of files. The name of the default field is empty."""
     return ["", *further_files(reader.fields)]
 
 
@@ -268,7 +275,7 @@ def _faults_of(path: Path) -> Path:
 
 
 def _skipped(path: Path) -> set[str]:
-    """Keys that `pack --on-error skip` left out, as the report next to the file says."""
+    """Return the keys that `pack --on-error skip` left out, from the report beside the file."""
     try:
         text = answered(path, _faults_of(path).read_text, encoding="utf-8")
         return {fault["key"] for fault in json.loads(text)["skipped"]}
@@ -306,7 +313,7 @@ class _Truth:
             )
 
     def compare(self, index: int, field: str, data: Buffer) -> None:
-        """Compare one file of a sample; what differs goes to the findings."""
+        """Compare one file of a sample, and add any difference to the report."""
         row = int(self._rows[index])
         if row < 0 and not field:
             self._found.differences.append(f"{self._reader.key(index)} is not in the source")
@@ -322,7 +329,7 @@ class _Truth:
         self._compare_bytes(path, data)
 
     def _compare_bytes(self, key: str, data: Buffer) -> None:
-        """Compare with the file `key` of the source."""
+        """Compare the bytes of one file with the file `key` of the source."""
         if len(self._room) <= len(data):
             self._room = bytearray(2 * len(data) + 1)
         try:
@@ -337,7 +344,10 @@ class _Truth:
             self._found.differences.append(f"{key} has other bytes in the source")
 
     def finish(self) -> None:
-        """Name what the source has beyond the file: left out on purpose, or missing."""
+        """Compare the values, and name the samples of the source that the packed file lacks.
+
+        They were left out on purpose, or they are missing.
+        """
         found, path = self._found, self._reader.path
         self._compare_values()
         found.compared = self._scaled is None and not self._unread
@@ -370,7 +380,7 @@ class _Truth:
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column, or nulls where a table has none of this name."""
+    """Return a column of a table, or nulls if the table has no column of this name."""
     return table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table), kind)])
 
 
@@ -379,7 +389,10 @@ def _listed(fields: Mapping[str, str]) -> str:
 
 
 def _rows_of(keys: pa.StringArray, manifest: Manifest) -> np.ndarray:
-    """Row of each key in the manifest, -1 where it has none; nothing is looked up where all are in order."""
+    """Return the row of each key in the manifest, or -1 for a key that the manifest lacks.
+
+    Nothing is looked up if the keys are in the order of the manifest.
+    """
     if keys.equals(manifest.paths):
         return np.arange(len(keys))
     rows = {key: row for row, key in enumerate(manifest.paths.to_pylist())}

@@ -2,8 +2,8 @@
 
 A format draws its samples from a `SampleStream`, which reads ahead, and holds no more than it is writing.
 A finished shard is moved to its place among the finished ones only after it and its record are synced to the
-disk; a single file is synced when it is published. A run that resumes compares it with its digest. So a run
-that is killed at any moment, or by a power cut, finds again what was finished, and only that.
+disk; a single file is synced when it is published. A run that resumes compares it with its digest. So after a
+kill or a power cut, the next run finds exactly what was finished.
 
 A file that was just written is compared with what was read from its source. This happens before publication:
 a file that does not read back is never given its final name.
@@ -55,13 +55,13 @@ class DataFileRecord:
 
     Args:
         name: File name.
-        start: Its first sample in the order of packing.
-        payload_bytes: Encoded bytes inside.
+        start: First sample of the file, counted in the order of packing.
+        payload_bytes: Total size of the encoded samples in the file, in bytes.
         skipped: Samples that were left out.
-        checksums: xxh3 of each sample from `start` on, uint64 (0 for one that was left out).
-        kept: Whether each of them is inside, bool.
-        sidecars: Hash of each small file that was written with it, by name.
-        exif_rotated: How many say in EXIF that viewers should turn them.
+        checksums: xxh3 of each sample from `start` on, uint64 (0 for a sample that was left out).
+        kept: Whether each of these samples is in the file, bool.
+        sidecars: Hash of each small file that was written with the data file, by name.
+        exif_rotated: Number of samples that say in EXIF that viewers should turn them.
     """
 
     name: str
@@ -75,20 +75,23 @@ class DataFileRecord:
 
     @property
     def samples(self) -> int:
-        """How many are inside."""
+        """Number of samples in the file."""
         return int(self.kept.sum())
 
     @property
     def span(self) -> slice:
-        """Its samples in the order of packing."""
+        """The range of the file's samples in the order of packing, including those that were left out."""
         return slice(self.start, self.start + len(self.kept))
 
     def inside(self, values: np.ndarray) -> np.ndarray:
-        """Select the values of packed samples from one per sample of `span`; no copy if all were packed."""
+        """Select the values of packed samples from `values`, which has one value for each sample of `span`.
+
+        Nothing is copied if all samples were packed.
+        """
         return values if self.kept.all() else values[self.kept]
 
     def save(self, folder: Path) -> None:
-        """Write the record; the JSON file comes last and says that it is whole."""
+        """Write the record. The JSON file is written last, and shows that the record is complete."""
         (folder / f"{self.name}.json").unlink(missing_ok=True)  # of a run that was killed after this point
         arrays = {"checksums": self.checksums, "kept": self.kept}
         for name, array in arrays.items():
@@ -100,7 +103,7 @@ class DataFileRecord:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> DataFileRecord | None:
-        """The record of a finished file, or None."""
+        """Read the record of a finished file. Return None if there is no complete record."""
         try:
             facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             return cls(
@@ -118,7 +121,7 @@ class DataFileRecord:
 
 
 def expected_of(job: Job, records: Sequence[DataFileRecord]) -> Expected:
-    """Return what the data files of these records must give back."""
+    """Return what the data files of these records must return when they are read."""
     return Expected(
         rows=_joined([record.inside(job.order[record.span]) for record in records]),
         checksums=_joined([record.inside(record.checksums) for record in records]),
@@ -132,29 +135,29 @@ def _joined(values: list[np.ndarray]) -> np.ndarray:
 
 
 def sidecar_hashes(path: Path) -> dict[str, str]:
-    """Hash of each small file that lies next to a data file, by name."""
+    """Return the hash of each small file that lies beside a data file, by the name of the small file."""
     small_files = sorted(path.parent.glob(f"{glob.escape(path.name)}.*"))
     return {small.name: hash_block(small.read_bytes()) for small in small_files}
 
 
 class SampleFault(Exception):
-    """Stops a writer from inside its own input."""
+    """Stops a writer from inside the iterator of its samples."""
 
 
 class SampleStream:
-    """The samples of one data file.
+    """The samples of one data file, read ahead while the file is written.
 
     Args:
         job: The run.
         piece: The data file.
-        progress: Advanced by every sample.
+        progress: The progress bar, which every sample advances.
 
     Attributes:
         piece: The data file.
         skipped: Samples that cannot be packed, in order.
-        exif_rotated: How many say in EXIF that viewers should turn them.
-        checksums: xxh3 of each sample of the piece, uint64 (0 for one that was left out).
-        kept: Whether each was handed on, bool.
+        exif_rotated: Number of samples that say in EXIF that viewers should turn them.
+        checksums: xxh3 of each sample of the piece, uint64 (0 for a sample that was left out).
+        kept: Whether each sample was passed to the writer, bool.
     """
 
     def __init__(self, job: Job, piece: DataFilePlan, progress: Progress) -> None:
@@ -168,7 +171,7 @@ class SampleStream:
         self.kept = np.zeros(count, bool)
 
     def _read_ahead(self, field: str, sizes: np.ndarray) -> Iterator[Read]:
-        """Read the files of one field, in the order of the piece."""
+        """Read the files of one field ahead, in the order of the data file."""
         job, manifest, scaling = self._job, self._job.source.manifest, self._job.config.scaling
         return read_in_order(
             job.source.store,
@@ -181,18 +184,18 @@ class SampleStream:
         )
 
     def _keys(self) -> Iterator[str]:
-        """The keys of the piece, a few thousand at a time."""
+        """Yield the keys of the data file's samples. A few thousand are converted to strings at a time."""
         keys, count = _Paths(self._job, self.piece, self._job.source.manifest.paths), len(self.kept)
         for start in range(0, count, ROWS_AT_ONCE):
             yield from keys[start : min(start + ROWS_AT_ONCE, count)]
 
     def samples(self) -> Iterator[Sample]:
-        """All that can be packed, in order.
+        """Yield all samples that can be packed, in order.
 
         Raises:
-            SampleFault: One cannot be packed, and `on_error` is "stop".
-            ResourceError: Reading failed for another reason than the sample.
-            LinkError: It is a link out of the source.
+            SampleFault: A sample cannot be packed, and `on_error` is "stop".
+            ResourceError: Reading failed, but not because of the sample.
+            LinkError: A sample is a link that leads out of the source.
         """
         seen = seen_bytes = 0
         for reads, key in zip(self._reads, self._keys(), strict=True):
@@ -211,7 +214,9 @@ class SampleStream:
         self._progress.advance(seen, bytes=seen_bytes)
 
     def faults_ahead(self, until_s: float) -> list[Skipped]:
-        """Faults so far and further on, found without writing, so that one run names many bad samples.
+        """Return the faults so far and the faults of later samples, so that one run names many bad samples.
+
+        The later samples are read without writing them.
 
         Args:
             until_s: When to stop looking (`time.monotonic`).
@@ -241,7 +246,7 @@ def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
 
 
 class _Paths:
-    """Paths of a piece, made into strings a few thousand at a time."""
+    """The paths of a data file's samples, converted to strings a few thousand at a time."""
 
     def __init__(self, job: Job, piece: DataFilePlan, paths: pa.StringArray) -> None:
         self._job, self._piece, self._paths = job, piece, paths
@@ -265,10 +270,10 @@ def write_pieces(job: Job, draft: Draft, finished: Path) -> tuple[list[DataFileR
     Args:
         job: The run.
         draft: The private folder.
-        finished: Folder inside it that finished files are moved to.
+        finished: The folder inside the private folder to which finished files are moved.
 
     Returns:
-        The records of all data files, and how many samples an earlier run had done.
+        The records of all data files, and the number of samples that an earlier run had packed.
 
     Raises:
         PackError: Samples cannot be packed and `on_error` is "stop".
@@ -298,7 +303,7 @@ def write_pieces(job: Job, draft: Draft, finished: Path) -> tuple[list[DataFileR
 
 
 def write_format(job: Job, samples: Iterator[Sample], path: Path, schema: Schema) -> Packed:
-    """Have the format write one data file."""
+    """Write one data file with the writer of the job's format."""
     module = formats.get(job.format)
     write = module.write_shard if job.sharded else module.write
     packed: Packed = write(samples, path, schema=schema, options=job.options, digest=job.config.digest)
@@ -306,7 +311,7 @@ def write_format(job: Job, samples: Iterator[Sample], path: Path, schema: Schema
 
 
 def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> DataFileRecord:
-    """Write one data file; on a fault, examine the ones after it for more of them."""
+    """Write one data file. If a sample is faulty, examine the data files after it for more faults."""
     piece = job.pieces[number]
     path = draft.partial / piece.name
     feed = SampleStream(job, piece, bar)
@@ -336,7 +341,10 @@ def _all_faults(job: Job, feed: SampleStream, later: Sequence[DataFilePlan], bar
 
 
 def _is_intact(job: Job, record: DataFileRecord, path: Path) -> bool:
-    """Whether a file that an earlier run finished is what was written; in doubt it is written again."""
+    """Check whether a file that an earlier run finished is what was written.
+
+    In doubt, it is written again.
+    """
     try:
         if not sidecar_hashes(path).items() >= record.sidecars.items():
             return False
@@ -351,14 +359,17 @@ def _is_intact(job: Job, record: DataFileRecord, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove what an earlier run left and cannot be trusted."""
+    """Remove a file or folder that an earlier run left and that cannot be trusted."""
     if path.is_dir():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
 
 
 def _finish(job: Job, record: DataFileRecord, draft: Draft, finished: Path) -> None:
-    """Sync a data file and its sidecars, and only then say that it is finished; the data file last."""
+    """Sync a data file and its sidecars, and only then record that it is finished.
+
+    The data file is moved last.
+    """
     names = [*record.sidecars, record.name]
     if job.sharded:  # a single output is synced when it is published
         sync(draft.partial / name for name in names)
@@ -374,13 +385,13 @@ COMPARED_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True)
 class Expected:
-    """What a packed file must give back.
+    """What a packed file must return when it is read.
 
     Args:
         rows: Rows of the manifest in stored order, int64.
-        checksums: xxh3 of each sample's bytes as read from the source, uint64; see `joint_checksum`.
-        manifest: Keys, targets, JSON objects and, where it has them, the SHA-256 of the bytes.
-        scaled: Whether images were scaled, so that their bytes are not those of the manifest's SHA-256.
+        checksums: xxh3 of each sample's bytes as read from the source, uint64. See `joint_checksum`.
+        manifest: Keys, targets, JSON objects, and the SHA-256 of the bytes if the manifest has it.
+        scaled: Whether images were scaled, so that the manifest's SHA-256 does not belong to their bytes.
     """
 
     rows: np.ndarray
@@ -389,7 +400,10 @@ class Expected:
     scaled: bool = False
 
     def sha256(self, index: int) -> str | None:
-        """What the manifest says of a sample's bytes, in hexadecimal; None where it says nothing."""
+        """Return the SHA-256 of a sample's bytes that the manifest states, in hexadecimal.
+
+        Return None if the manifest states none, or if images were scaled.
+        """
         table = self.manifest.table
         if self.scaled or "sha256" not in table.column_names:
             return None
@@ -398,12 +412,15 @@ class Expected:
 
 
 def joint_checksum(each: Sequence[int]) -> int:
-    """One checksum of all files of a sample, from those of each."""
+    """Combine the checksums of all files of a sample into one checksum."""
     return each[0] if len(each) == 1 else xxhash.xxh3_64_intdigest(np.array(each, np.uint64).tobytes())
 
 
 def chosen(count: int, *, full: bool) -> Sequence[int]:
-    """Whose bytes are compared, of `count`: all, or some 256 with the first and the last among them."""
+    """Return the numbers of those samples, of `count`, whose bytes are compared.
+
+    These are all samples, or about 256 of them, including the first and the last.
+    """
     if full or count <= SAMPLED:
         return range(count)
     some = np.random.default_rng(SEED).choice(count, SAMPLED, replace=False)
@@ -415,8 +432,8 @@ def compare(
 ) -> None:
     """Compare a file that was just written with what was read from its source.
 
-    Keys, targets and JSON objects are compared in full, the bytes of `indices`, with the manifest's SHA-256
-    too where it has them.
+    Keys, targets and JSON objects are compared in full. Bytes are compared only for the samples in `indices`,
+    also with the manifest's SHA-256 if it has one.
 
     Raises:
         PackError: Something differs.
@@ -460,7 +477,11 @@ def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
 
 
 def differing(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, name: str = "") -> list[int]:
-    """Rows in which columns of values differ, bit by bit: NaN is equal to itself, and JSON by its meaning."""
+    """Return the rows in which two columns of values differ.
+
+    Values are compared bit by bit. NaN is equal to itself, and JSON objects are equal if their meaning is
+    equal.
+    """
     if name == META:
         pairs = enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True))
         return [row for row, (a, b) in pairs if a != b and json.loads(a or "null") != json.loads(b or "null")]

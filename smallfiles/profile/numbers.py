@@ -33,7 +33,7 @@ _LEAST_STEPS = 8
 
 
 def ranks_in(folder: Path) -> list[Numbers]:
-    """The numbers of each rank whose processes wrote into `folder`, in the order of ranks."""
+    """Return the numbers of each rank whose processes wrote into `folder`, in the order of ranks."""
     written = [each for each in map(_read, folder.glob("*.json")) if each]
     ranks = [each for each in written if each.get("role") == "rank"]
     workers = defaultdict[Any, list[dict[str, Any]]](list)
@@ -49,7 +49,7 @@ def ranks_in(folder: Path) -> list[Numbers]:
 
 
 def others_in(folder: Path) -> list[Numbers]:
-    """What processes wrote that asked no loader for a batch."""
+    """Return the records of processes that never requested a batch from a loader."""
     return [each for each in map(_read, folder.glob("*.json")) if each.get("role") == "other"]
 
 
@@ -69,11 +69,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
-    """The numbers of one rank.
+    """Compute the numbers of one rank.
 
     Args:
-        rank: What the process that trains wrote.
-        workers: What its workers wrote; none if it makes batches itself.
+        rank: The record of the process that trains.
+        workers: The records of its workers; empty if it makes batches itself.
     """
     rank = _training(rank)
     makers = workers if rank["workers"] or workers else [rank]
@@ -86,9 +86,10 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
 
 
 def _training(rank: dict[str, Any]) -> dict[str, Any]:
-    """A rank with the steps of one loader: the validation has another, and so may each part of a batch.
+    """Keep the steps of one loader, since validation and parts of a batch may have other loaders.
 
-    Of those that took at least half of the longest one's time, that which was waited for most.
+    Among the loaders that ran at least half as long as the longest, this is the one that training waited for
+    most.
     """
     kinds = {
         each["number"]: (each["of"], *map(each["loader"].get, ("batch_size", "workers", "prefetch")))
@@ -168,14 +169,14 @@ def _times(rank: dict[str, Any]) -> Numbers:
 
 
 def _needed(steps: int, steady: Any, first: Any) -> int:
-    """Steps that are needed for a verdict: of each epoch, the first and the last one say nothing."""
+    """Return how many steps a verdict needs. The first and last step of an epoch do not count."""
     return int(_LEAST_STEPS + max(steps - steady.sum(), 2 * max(1, first.sum())))
 
 
 def _epochs(
     rank: dict[str, Any], got: Any, wait: Any, period: Any, steady: Any, first: Any, epoch: Any
 ) -> Numbers:
-    """The first batches of later epochs, and waiting in the first epoch against later ones."""
+    """Measure the first batches of later epochs, and waiting in the first epoch against later epochs."""
     again = [each for each in rank["epochs"][1:] if each["init_s"] and each["number"] in epoch]
     starting = sum(each["init_s"] + float(wait[first & (epoch == each["number"])].sum()) for each in again)
     last = {each["number"]: float(got[epoch == each["number"]].max()) for each in again}
@@ -195,7 +196,7 @@ def _epochs(
 
 
 def _making(rank: dict[str, Any], makers: Sequence[dict[str, Any]]) -> Numbers:
-    """How long batches are made, and what the time goes to."""
+    """Measure how long batches take to make, and how this time is spent."""
     looks: Counter[str] = Counter()
     fetch: Counter[str] = Counter()
     for each in makers:
@@ -216,7 +217,7 @@ def _making(rank: dict[str, Any], makers: Sequence[dict[str, Any]]) -> Numbers:
 
 
 def _files(makers: Sequence[dict[str, Any]]) -> Numbers:
-    """What is opened and read, and where."""
+    """Count what is opened and read, and find the folder."""
     every = max((each["every"] for each in makers), default=1)
     names = Counter[str]()
     for each in makers:
@@ -252,7 +253,7 @@ def _size(path: str) -> int | None:
 
 
 def _home(opens: Counter[str]) -> Path | None:
-    """The deepest folder with nine in ten of the opens."""
+    """Return the deepest folder with at least 90 % of the opens."""
     parents = Counter[Path]()
     for path, count in opens.items():
         parents.update(dict.fromkeys(Path(path).parents, count))
@@ -261,7 +262,7 @@ def _home(opens: Counter[str]) -> Path | None:
 
 
 def _processors(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
-    """Processors that are allowed, used and wanted."""
+    """Return how many processors are allowed, used, and wanted."""
     quota, wall = machine.cpu_quota(), max(rank["seconds"], 1e-9)
     ours = [rank, *workers]
     used = sum(each["cpu_s"] for each in ours)

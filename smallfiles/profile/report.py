@@ -45,7 +45,7 @@ _NAMES = {
 
 
 def text_of(name: str, value: Any) -> str:
-    """A number as it is written in a report."""
+    """Format a number for the report."""
     if value is None or isinstance(value, str):
         return value or "unknown"
     if name in _PERCENT.split() or name.startswith("in_"):
@@ -58,10 +58,10 @@ def text_of(name: str, value: Any) -> str:
 
 
 def lines(record: dict[str, Any]) -> Iterator[str]:
-    """The report.
+    """Yield the lines of the report.
 
     Args:
-        record: What `smallfiles.profile` wrote.
+        record: The record of `smallfiles profile`.
     """
     for n in record["ranks"][:8]:
         yield from _of_rank(n)
@@ -116,7 +116,7 @@ def _of_rank(n: Numbers) -> Iterator[str]:
 
 
 def forecast(n: Numbers, step_s: Sequence[float] | None, now_s: float | None) -> str | None:
-    """The forecast of an epoch in words."""
+    """Return the forecast of an epoch in words."""
     if not step_s or not now_s:
         return None
     steps = n["epoch_steps"] or 1000
@@ -133,7 +133,7 @@ def _duration(seconds: float) -> str:
 
 
 def draw(record: dict[str, Any]) -> tuple[Figure, str]:
-    """A timeline of waiting and computing, and bars of what making a batch goes to; and the alt text."""
+    """Draw a timeline of waiting and computing, and bars for the stages of a batch, with an alt text."""
     from smallfiles.measure import drawing
 
     ranks = record["ranks"][:8]

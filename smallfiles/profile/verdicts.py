@@ -54,7 +54,7 @@ class Verdict:
 
 
 def _step_s(n: Numbers, sample_s: float, workers: int) -> float:
-    """Seconds of a step by the cost model, with workers that need so long for a sample."""
+    """Predict the seconds of a step by the cost model, for this time per sample and number of workers."""
     work = Work(
         samples=n["batch_samples"] * 4_000,
         batch=n["batch_samples"],
@@ -74,7 +74,7 @@ def _now_s(n: Numbers) -> float:
 
 
 def _lighter(*kinds: str) -> Callable[[Numbers], float]:
-    """Without the time that goes to these."""
+    """Return a function that predicts a step without the time of these stages."""
     return lambda n: _step_s(n, n["sample_s"] * (1 - sum(n[f"in_{kind}"] for kind in kinds)), _at_work(n))
 
 
@@ -83,7 +83,10 @@ def _at_work(n: Numbers) -> int:
 
 
 def workers_wanted(n: Numbers) -> int:
-    """Workers that make batches as fast as the model takes them; blocked ones need no CPU of their own."""
+    """Return how many workers make batches as fast as the model needs them.
+
+    Blocked workers need no CPU of their own.
+    """
     need = -(-n["batch_s"] // max(n.get("free_s") or n["compute_s"], 1e-4)) + 1
     busy = min(1.0, max(n["sample_cpu_s"] / n["sample_s"] / max(1 - n["queued"], 0.05), 0.05))
     return int(max(1, min(need, max(n["cpus"], n["cpus"] / busy), 64)))
@@ -101,7 +104,7 @@ def _waits(n: Numbers) -> bool:
 
 
 def _crowded(n: Numbers) -> bool:
-    """Processes of this rank want as many processors as it may use, while its workers make batches."""
+    """Check whether the processes of this rank want all processors that it may use."""
     # Workers rest at the start, at the end and in between.
     at_work = max(0.5, n["making"]) if n.get("workers") else 1.0
     return bool(n["cpus_wanted"] >= 0.8 * n["cpus"] * at_work)
@@ -244,12 +247,12 @@ class Judged:
 
 
 def worst_of(ranks: Sequence[Numbers]) -> Numbers:
-    """The rank that waits most, of those where waiting was measured."""
+    """Return the rank that waits most, among the ranks whose waiting was measured."""
     return max(ranks, key=lambda each: (each["waiting"] is not None, each["waiting"] or 0.0))
 
 
 def consistent(numbers: Numbers) -> Numbers:
-    """The numbers of a rank with a headroom that follows from the same decision as the verdict.
+    """Return the numbers of a rank with a headroom that follows from the same decision as the verdict.
 
     Steps whose batches were ready may be faster for another reason than loading, since workers leave their
     CPUs to the training meanwhile. Where loading is not the limit, the headroom is what waiting costs.
@@ -264,7 +267,7 @@ def consistent(numbers: Numbers) -> Numbers:
 
 
 def judge(ranks: Sequence[Numbers]) -> Judged:
-    """The verdict on a training of one rank or several."""
+    """Return the verdict on a training of one rank or several ranks."""
     waiting = [each["waiting"] for each in ranks if each["waiting"] is not None]
     worst = worst_of(ranks)
     found = _judged(worst)
@@ -296,7 +299,7 @@ def _judged(numbers: Numbers) -> Judged:
 
 
 def _filled(verdict: Verdict, n: Numbers, todo: str = "") -> Judged:
-    """A verdict with its numbers, its next step and its forecast."""
+    """Fill a verdict with its numbers, its next step, and its forecast."""
     made, seconds = n.get("made") or 0, n.get("seconds") or 0
     derived: Numbers = {
         **{"folder": n.get("folder") or "DIR", "cpus": n.get("cpus"), "missing_next": todo},
@@ -314,7 +317,7 @@ def _filled(verdict: Verdict, n: Numbers, todo: str = "") -> Judged:
 
 
 def _range(step_s: float, present: float, n: Numbers) -> tuple[float, float] | None:
-    """From and to: a tenth, and what the model misses of the present."""
+    """Return the forecast as a range: a tenth to both sides, and the error of the model at present."""
     unsure = 0.1 + min(0.4, abs(1 - _now_s(n) / n["period_s"]))
     best = n.get("free_s") or n["compute_s"] * 0.95
     low, high = max(best, step_s * (1 - unsure)), min(present, max(best, step_s) * (1 + unsure))

@@ -45,7 +45,7 @@ _PREFIX = "smallfiles-profile-"
 
 @contextlib.contextmanager
 def _private() -> Iterator[Path]:
-    """A folder for what the processes write, with the hooks that they run."""
+    """Make a private folder for the records of the processes, with the hooks that they run."""
     place = Path(tempfile.gettempdir())
     with contextlib.ExitStack() as stack:
         with writing(place):
@@ -105,7 +105,7 @@ def watch(
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether a rank has asked for its first batch, because then it begins a journal of its steps."""
+    """Check whether a rank has requested its first batch. Then it begins a journal of its steps."""
     return any(folder.glob("*.steps"))
 
 
@@ -147,7 +147,7 @@ class _Sentinel:
             os._exit(0)
 
     def has(self, number: int) -> bool:
-        """Whether a signal that reached us has reached the group; later signals are looked for anew."""
+        """Check whether a signal that reached us has reached the group, too. Later ones are checked again."""
         until = monotonic() + _GROUP_S
         while monotonic() < until:
             pending = re.findall(r"^(?:Shd|Sig)Pnd:\s*(\w+)", read_text(f"/proc/{self._pid}/status"), re.M)
@@ -185,7 +185,7 @@ def _start(program: Sequence[str], folder: Path, more: dict[str, str], mask: Any
 def record_of(
     ranks: Sequence[Numbers], code: int | None = None, requests: Iterable[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The record of a training: numbers, requests of each node, verdict, forecast, machine, and its end."""
+    """Make the record of a training: numbers, requests per node, verdict, forecast, machine, and end."""
     ranks, found = [*map(consistent, ranks)], judge(ranks)
     return {
         "what": "smallfiles profile",
@@ -198,13 +198,13 @@ def record_of(
 
 
 def end_of(code: int | None) -> dict[str, Any]:
-    """How a program ended, for its record."""
+    """Return how a program ended, for its record."""
     exit_code = code if code is None or code >= 0 else 128 - code
     return {"exit_code": exit_code, "ended": how_ended(code), "machine": machine.describe()}
 
 
 def how_ended(code: int | None) -> str | None:
-    """How a program ended, in words; None while it runs."""
+    """Return in words how a program ended, or None while it runs."""
     if code is None or code >= 0:
         return None if code is None else f"it ended with exit code {code}"
     with contextlib.suppress(ValueError):
@@ -213,7 +213,7 @@ def how_ended(code: int | None) -> str | None:
 
 
 def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
-    """The record of what was measured; a sentence if there is none."""
+    """Return the record of the measurements, or a sentence that says why there is none."""
     requests = _requests(folder)  # first, since the sizes of files are asked for below
     if ranks := ranks_in(folder):
         samples = sum(n["made"] or n["steps"] * (n["batch_samples"] or 0) for n in ranks)
@@ -252,7 +252,7 @@ def why_nothing(folder: Path, code: int | None) -> str:
 
 
 def found_in(path: Path, verb: str = "profile") -> dict[str, Any] | None:
-    """The record of a verb in a file; None if the file holds something else."""
+    """Read the record of a verb from a file. Return None if the file contains something else."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return dict(record) if record["what"] == f"smallfiles {verb}" else None
@@ -276,21 +276,21 @@ def load(path: Path, verb: str = "profile") -> dict[str, Any]:
 
 
 def join(paths: Sequence[Path]) -> dict[str, Any]:
-    """One record of those of several nodes."""
+    """Join the records of several nodes into one record."""
     records = [load(path) for path in paths]
     requests = (each for record in records for each in record.get("requests", ()))  # older ones have none
     return record_of([rank for record in records for rank in record["ranks"]], None, requests)
 
 
 def look_at(pid: int, seconds: float) -> dict[str, Any]:
-    """What can be seen of a running program from outside: its processes, processors and reads.
+    """Observe a running program from outside: its processes, processors, and reads.
 
     Args:
-        pid: Its number, or that of a rank.
-        seconds: How long it is looked at.
+        pid: Number of the program's process, or of a rank.
+        seconds: How long to observe it.
 
     Raises:
-        UsageError: There is no such process, or it is another user's.
+        UsageError: The process does not exist, or belongs to another user.
     """
     before = _family(pid)
     sleep(seconds if pid in before else 0)
@@ -319,7 +319,7 @@ def look_at(pid: int, seconds: float) -> dict[str, Any]:
 
 
 def seen(found: dict[str, Any]) -> Iterator[str]:
-    """What `look_at` found, in words."""
+    """Yield what `look_at` found, in words."""
     yield f"processes: {found['processes']}; they use {found['cpus_used']:.1f} of {found['cpus']} CPUs"
     yield (
         f"they read {bytes_text(found['asked_bytes_s'])}/s in {found['reads_s']:,.0f} calls per second, "

@@ -71,10 +71,10 @@ class RingConfig(Settings):
         return self.producers if self.producers is not None else usable_cpus()
 
     def to_cli(self, data: str, *more: str) -> str:
-        """The command that starts the filler as a separate program, for a second terminal or a job script.
+        """Return the command that starts the filler as a separate program, for a terminal or a job script.
 
         Args:
             data: The packed file.
-            more: Further words, such as the flags of the batches.
+            more: Other words of the command, such as the flags of the batches.
         """
         return self.command("ring", "fill", data, more=more)

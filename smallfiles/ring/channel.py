@@ -52,13 +52,13 @@ class RingError(SmallfilesError):
 
 
 def as_message(error: SmallfilesError) -> Message:
-    """The parts of an error, as JSON values."""
+    """Return the parts of an error as JSON values."""
     parts = {"got": error.got, "expected": error.expected, "next_step": error.next_step}
     return {"kind": type(error).__name__, **{name: part[:_LONGEST_SENTENCE] for name, part in parts.items()}}
 
 
 def from_message(message: Message) -> SmallfilesError:
-    """The error that `as_message` encoded; a `RingError` if this process does not know its class."""
+    """Return the error that `as_message` encoded, or a `RingError` if its class is unknown here."""
     kind = next((kind for kind in _kinds(SmallfilesError) if kind.__name__ == message["kind"]), RingError)
     return kind(message["got"], expected=message["expected"], next_step=message["next_step"])
 
@@ -80,7 +80,7 @@ class Channel:
         self.socket = close_in_children(sock)
 
     def fileno(self) -> int:
-        """The descriptor, for a selector."""
+        """Return the file descriptor, for a selector."""
         return self.socket.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = (), *, wait: bool = True) -> bool:
@@ -103,7 +103,7 @@ class Channel:
         return True
 
     def receive(self, wait_s: float | None = None) -> Message | None:
-        """The next message; None when the other side is gone.
+        """Return the next message, or None when the other side is gone.
 
         Args:
             wait_s: Give up after this many seconds; None never gives up.
@@ -119,7 +119,7 @@ class Channel:
         return message
 
     def receive_fds(self) -> tuple[Message | None, list[int]]:
-        """The next message with the file descriptors that came with it."""
+        """Return the next message with the file descriptors that came with it."""
         try:
             data, fds, _, _ = socket.recv_fds(self.socket, LIMIT_BYTES, 4)
             message = json.loads(data)
@@ -130,7 +130,7 @@ class Channel:
         return message if isinstance(message, dict) else None, list(fds)
 
     def peer_is_gone(self) -> bool:
-        """Whether the other side has closed, even if some of its messages are still unread."""
+        """Check whether the other side has closed, even if some of its messages are still unread."""
         return bool(self._events(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL))
 
     def close(self) -> None:
@@ -144,13 +144,13 @@ class Channel:
 
 
 def pair() -> tuple[Channel, Channel]:
-    """Two connected ends."""
+    """Return the two ends of a new connection."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return Channel(ours), Channel(theirs)
 
 
 def listen(address: str) -> socket.socket:
-    """The socket at this path that trainers connect to; one that is left over there is replaced."""
+    """Listen for trainers on a socket at this path, and replace a socket that was left over there."""
     listener = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     Path(address).unlink(missing_ok=True)
     listener.bind(address)
@@ -159,10 +159,10 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str) -> Channel:
-    """A channel to the process that listens at this path.
+    """Connect to the process that listens at this path.
 
     Raises:
-        OSError: No process does.
+        OSError: No process listens there.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

@@ -96,7 +96,7 @@ class TrainerSide:
         peer.close()
 
     def _on_first_message(self, peer: Channel, message: Message) -> bool:
-        """Whether the connection stays open."""
+        """Answer the first message of a connection, and return whether the connection stays open."""
         if message.get("hello") == "status":
             peer.send(self._status(), wait=False)
         return message.get("hello") == "trainer" and self._accept(peer, message)
@@ -251,7 +251,7 @@ class Filler:
         self._on_note(sentence)
 
     def status(self) -> RingStatus:
-        """Both sides at this moment."""
+        """Return the present status of the filler and the trainer."""
         state, trainers, pool = self._state, self._trainers, self._pool
         full = not state.making and state.ready >= state.slots
         now: State = "filling" if not full else "full" if trainers.trainer_pid else "waiting for a trainer"

@@ -54,12 +54,12 @@ _PROBES, _PROBE_S = 10, 0.05
 
 
 def ring_name(name: str, rank: int, world_size: int) -> str:
-    """The name of a rank's ring: each rank has its own."""
+    """Return the name of the ring of a rank. Each rank has its own ring."""
     return name if world_size == 1 else f"{name}.{rank}"
 
 
 def names(where: Path = SHARED_MEMORY) -> list[str]:
-    """The rings of this user, live or left over."""
+    """List the rings of this user, live or left over."""
     folder = where / locks.folder_name(_KIND)
     if not folder.is_dir():
         return []
@@ -68,7 +68,7 @@ def names(where: Path = SHARED_MEMORY) -> list[str]:
 
 
 def lives(name: str, where: Path = SHARED_MEMORY) -> bool:
-    """Whether a process fills a ring of this name."""
+    """Check whether a process fills a ring with this name."""
     return RingFiles.of(name, where).lives()
 
 
@@ -85,7 +85,7 @@ def remove_leftover(name: str, where: Path = SHARED_MEMORY) -> bool:
 
 
 def missing(name: str, where: Path) -> UsageError:
-    """The error for a ring that does not exist."""
+    """Return the error for a ring that does not exist."""
     others = [other for other in names(where) if other != name]
     return UsageError(
         f"there is no ring called {name} in {where}",
@@ -108,7 +108,7 @@ class RingFiles:
 
     @classmethod
     def of(cls, name: str, where: Path) -> RingFiles:
-        """The files of the ring `name`, whether they exist or not.
+        """Return the paths of the files of the ring `name`, whether they exist or not.
 
         Raises:
             UsageError: The name could lead to another folder, or is too long.
@@ -125,12 +125,12 @@ class RingFiles:
         return self.folder / f"{self.name}{suffix}"
 
     def listen(self) -> socket.socket:
-        """The filler's socket; the lock must be ours."""
+        """Open the filler's socket. This process must own the lock."""
         with self._socket() as address:
             return listen(address)
 
     def connect(self) -> Channel | None:
-        """A channel to the filler of the ring; None if there is none.
+        """Connect to the filler of the ring, or return None if there is none.
 
         Raises:
             ResourceError: Another user could have put a socket there.
@@ -143,11 +143,13 @@ class RingFiles:
 
     @contextlib.contextmanager
     def _socket(self) -> Iterator[str]:
-        """The address of the filler's socket, through the open folder: a socket's path ends at 107 bytes.
+        """Yield the address of the filler's socket, below the descriptor of the open folder.
+
+        The path of a socket can have only 107 bytes.
 
         Raises:
-            OSError: There is no such folder.
-            ResourceError: Others may write into the folder.
+            OSError: The folder does not exist.
+            ResourceError: Other users may write into the folder.
         """
         locks.check(self.folder)
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -187,15 +189,15 @@ class RingFiles:
         lock.close()
 
     def lives(self) -> bool:
-        """Whether a process owns the ring."""
+        """Check whether a process owns the ring."""
         return locks.is_held(self._path(_LOCK), shared=True)
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Record what this ring holds, atomically."""
+        """Record the content of this ring, atomically."""
         write_json(self._path(".json"), {"pid": os.getpid(), **description})
 
     def description(self) -> dict[str, Any] | None:
-        """What the ring holds; None if no readable record is there."""
+        """Read the record of what the ring contains, or return None if there is no readable record."""
         try:
             record = json.loads(self._path(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -262,7 +264,7 @@ class RingStatus:
     notes: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """The status in one line."""
+        """Return the status in one line."""
         if self.state == "gone":
             return f"ring {self.name}: its filler (process {self.pid}) was killed"
         if self.state in ("starting", "ending"):
@@ -279,10 +281,10 @@ class RingStatus:
 
 
 def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
-    """The status of a ring.
+    """Return the status of a ring.
 
     Args:
-        name: Of the ring.
+        name: Name of the ring.
         where: The folder in memory that the filler uses.
 
     Raises:
@@ -303,7 +305,7 @@ def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
 
 
 def _query(files: RingFiles) -> RingStatus | None:
-    """The answer of a live filler; None if there is none, or if it accepts no connections."""
+    """Ask the filler for its status. Return None if there is no filler or it accepts no connections."""
     channel = files.connect()
     if channel is None:
         return None
@@ -314,7 +316,7 @@ def _query(files: RingFiles) -> RingStatus | None:
 
 
 def epoch_and_batch(position: Position) -> tuple[int, int]:
-    """A position as a status shows it; the end is epoch -1."""
+    """Return a position as a status shows it. The end is epoch -1."""
     return (-1, 0) if position == END else (position.epoch, position.batch)
 
 
@@ -331,12 +333,12 @@ Block = npt.NDArray[np.uint8]
 
 
 def slot_bytes(layout_bytes: int) -> int:
-    """Bytes of a slot: whole pages, so that no two slots share one."""
+    """Return the size of a slot in bytes, in whole pages, so that no two slots share a page."""
     return max(1, -(-layout_bytes // PAGE_BYTES)) * PAGE_BYTES
 
 
 def choose_slots(one_bytes: int, where: Path, asked: int | None, most: int) -> int:
-    """The number of slots of a ring.
+    """Choose the number of slots of a ring.
 
     Args:
         one_bytes: Bytes of a slot.
@@ -401,11 +403,11 @@ class Memory:
         return cls(fd, slots, one_bytes)
 
     def sizes(self) -> dict[str, int]:
-        """What another process must know besides the file."""
+        """Return the sizes that another process must know to map the file."""
         return {"slots": self.slots, "slot_bytes": self.one_bytes}
 
     def block(self, slot: int) -> Block:
-        """The bytes of a slot."""
+        """Return the bytes of a slot."""
         return self._bytes[slot * self.one_bytes : (slot + 1) * self.one_bytes]
 
     def close(self) -> None:

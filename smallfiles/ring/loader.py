@@ -76,10 +76,10 @@ class RingClient:
                 self._handle(message)
 
     def take(self) -> Ready:
-        """The next batch.
+        """Take the next batch from the ring.
 
         Raises:
-            SmallfilesError: It cannot be made, or there is no filler any more.
+            SmallfilesError: The batch cannot be made, or the filler has ended.
         """
         while True:
             message = self._receive()
@@ -129,7 +129,7 @@ class RingClient:
         return message
 
     def _gone(self) -> Exception:
-        """The error for a filler that ended before the training."""
+        """Return the error for a filler that ended before the training."""
         error = self._own_filler() if self._own_filler is not None else None
         if error is not None:
             return error
@@ -144,7 +144,7 @@ class RingClient:
         )
 
     def over(self) -> RingError:
-        """The error for an epoch beyond the last one of the ring."""
+        """Return the error for an epoch after the last epoch of the ring."""
         return RingError(
             f"the filler of ring {self.files.name} has ended",
             expected="a filler for as many epochs as the training has",
@@ -263,7 +263,7 @@ class RingLoader:
         self.schedule.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint: the batch after the one in training. A `Loader` can resume from it."""
+        """Return the state for a checkpoint: the next batch to train on. A `Loader` can resume from it."""
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -281,10 +281,10 @@ class RingLoader:
         self.schedule.load_state_dict(state)
 
     def __iter__(self) -> Iterator[LoadedBatch]:
-        """The batches of the next epoch.
+        """Yield the batches of the next epoch.
 
         Raises:
-            SmallfilesError: A batch cannot be made, or there is no filler any more.
+            SmallfilesError: A batch cannot be made, or the filler has ended.
         """
         self._check_open()
         epoch, start = self.schedule.take()

@@ -81,7 +81,7 @@ class _Producer:
     claims: deque[Position] = field(default_factory=deque)
 
     def how_it_ended(self) -> str:
-        """Why it is gone: a phrase that follows its name."""
+        """Return how the process ended, as a phrase that follows its name."""
         self.process.join(_PATIENCE_S)
         code = self.process.exitcode
         if code is None or code >= 0:  # 255 also if another thread collected the exit code first
@@ -222,7 +222,7 @@ class ProducerPool:
 
 
 def _start_error(error: BaseException) -> BaseException:
-    """The sentence for a process that cannot be started."""
+    """Return the error for a process that cannot be started."""
     if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
         return RingError(
             f"the batch maker cannot be sent to a process ({error})",
@@ -243,12 +243,12 @@ _REASON_LENGTH = 300
 
 
 def run_process(sock: socket.socket, maker: BatchMaker, plan: EpochPlan) -> None:
-    """The main function of a producer process: make batches until the filler is gone.
+    """Run a producer process: make batches until the filler is gone.
 
     Args:
-        sock: To the filler.
-        maker: Makes batches.
-        plan: Defines which samples are in them.
+        sock: The socket that is connected to the filler.
+        maker: Makes the batches.
+        plan: Defines which samples are in each batch.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -294,7 +294,7 @@ def _payload(batch: Batch, block: Block) -> Message:
 
 
 def _summary(error: Exception, order: BatchOrder, position: Position) -> RingError:
-    """A failure of user code, with the note on the sample that our makers add."""
+    """Return the error for a failure of user code, with the note on the sample that our makers add."""
     noted = " ".join(getattr(error, "__notes__", ()))
     samples = ", ".join(str(index) for index in order.indices(position)[:5])
     return RingError(

@@ -52,21 +52,21 @@ class BatchOrder:
             )
 
     def first(self, epoch: int = 0) -> Position:
-        """The first batch of an epoch."""
+        """Return the position of the first batch of an epoch."""
         return END if self.epochs is not None and epoch >= self.epochs else Position(epoch, 0)
 
     def after(self, position: Position) -> Position:
-        """The batch that follows."""
+        """Return the position of the next batch."""
         if position.batch + 1 < self.length:
             return Position(position.epoch, position.batch + 1)
         return self.first(position.epoch + 1)
 
     def indices(self, position: Position) -> SampleOrder:
-        """The samples of a batch."""
+        """Return the samples of a batch."""
         return self._batches(position.epoch)[position.batch]
 
     def total(self, most: int) -> int:
-        """Number of all batches, counted up to `most`."""
+        """Return the number of all batches, but at most `most`."""
         return most if self.epochs is None else min(most, self.epochs * self.length)
 
 
@@ -79,7 +79,7 @@ def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str
 
 
 def plan_of(record: dict[str, Any]) -> EpochPlan:
-    """The plan in a description."""
+    """Return the epoch plan that a description records."""
     fields = dict(record["plan"])
     parts = tuple((size, count) for size, count in fields.get("parts", ()))
     return EpochPlan(**{**fields, "shards": tuple(fields["shards"]), "parts": parts})
@@ -148,7 +148,7 @@ class RingState:
         return self.position == END
 
     def claim(self, producer: int) -> tuple[Position, int] | None:
-        """The next batch to make and its slot; None if the ring is full or nothing is left to make."""
+        """Assign the next batch to make, and its slot. Return None if the ring is full or all are made."""
         if not self._free or self.next_claim == END:
             return None
         if self._again:
@@ -160,7 +160,7 @@ class RingState:
         return position, slot
 
     def made(self, producer: int, slot: int, payload: Any) -> Position | None:
-        """Record that a producer has filled a slot; None if that batch is no longer wanted."""
+        """Record that a producer has filled a slot. Return None if that batch is no longer wanted."""
         claim = self._claims.get(slot)
         if claim is None or claim.producer != producer:
             return None
@@ -172,7 +172,7 @@ class RingState:
         return claim.position
 
     def lost(self, producer: int) -> list[Position]:
-        """Record that a producer died; returns its batches, in order, which will be made again."""
+        """Record that a producer died. Return its batches in order. They will be made again."""
         slots = [slot for slot, claim in self._claims.items() if claim.producer == producer]
         claims = [self._claims.pop(slot) for slot in slots]
         self._free.extend(slots)
@@ -182,7 +182,7 @@ class RingState:
         return positions
 
     def deliver(self, ahead: int) -> list[Ready]:
-        """The ready batches that come next in order, with at most `ahead` delivered and unfinished."""
+        """Return the next ready batches in order, with at most `ahead` delivered and unfinished."""
         found = []
         while self._to_deliver in self._ready and self._out() < ahead:
             found.append(self._ready[self._to_deliver])
@@ -190,7 +190,7 @@ class RingState:
         return found
 
     def done(self, position: Position) -> bool:
-        """Record that training has finished a batch; False if it did not hold this one."""
+        """Record that training has finished a batch. Return False if training did not hold this batch."""
         if position != self.position or not self._held():
             return False
         self._free.append(self._ready.pop(position).slot)
@@ -198,7 +198,7 @@ class RingState:
         return True
 
     def withdraw(self) -> None:
-        """Record that the trainer is gone or starts over: the batch it may have changed is made again."""
+        """Record that the trainer is gone or starts over. The batch that it may have changed is remade."""
         if self._held():
             self._free.append(self._ready.pop(self.position).slot)
             heapq.heappush(self._again, self.position)
@@ -226,7 +226,7 @@ class RingState:
         return self.position < self._to_deliver and self.position in self._ready
 
     def _out(self) -> int:
-        """How many batches are delivered and unfinished (a few)."""
+        """Count the batches that are delivered and unfinished (a few)."""
         count, position = 0, self.position
         while position < self._to_deliver:
             count, position = count + 1, self._after(position)

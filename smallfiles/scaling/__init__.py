@@ -138,10 +138,10 @@ BROADCAST = {"broadcast": Way(operations=0, requests=0, staged=True, broadcast=T
 
 
 def ways_of(sample_bytes: float) -> dict[str, Way]:
-    """All ways to read samples of this size.
+    """Return all ways to read samples of this size.
 
-    A read of 1 MB from a shard brings a hundred samples of 10 kB, and a tenth of one of 10 MB; read at
-    random, each of them is one request.
+    A read of 1 MB from a shard contains a hundred samples of 10 kB, or a tenth of a sample of 10 MB. In
+    random order, each sample needs a request of its own.
 
     Args:
         sample_bytes: Mean size of a sample.
@@ -176,5 +176,5 @@ class TrainingPlan(Settings):
     workers: int | None = option(None, "per GPU; without it as many as decoding needs", least=1)
 
     def to_cli(self, data: str) -> str:
-        """The command that advises on the same training."""
+        """Return the command that advises on the same training."""
         return self.command("advise", data)

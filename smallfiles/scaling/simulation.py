@@ -192,7 +192,7 @@ class _Queues:
         return self._own.serve(arrivals, np.full(len(arrivals), copying_s), node)
 
     def alone_s(self) -> float:
-        """Seconds per batch without any wait."""
+        """Return the seconds per batch without any wait."""
         work, storage, way, size = self._work, self._storage, self._way, self._work.sample_bytes
         if way.staged:
             return work.batch * (size / storage.local_bytes_s + work.decode_s)
@@ -202,7 +202,7 @@ class _Queues:
         return work.batch * (way.operations * operation_s + moving_s + work.decode_s)
 
     def use(self, seconds: float) -> dict[str, float]:
-        """The share of time in which each part was busy."""
+        """Return the share of time in which each part was busy."""
         threads = self._storage.metadata_threads
         parts = {"metadata": self._metadata.busy_s / threads, "targets": self._targets.busy_s / self._spread}
         for name, stations in (("network", self._network), ("own copy", self._own)):
@@ -222,12 +222,13 @@ class _Makers:
         self._fewest = max(1, count // _STRETCHES)
 
     def go_on(self, room: Times) -> tuple[npt.NDArray[np.int64], Times]:
-        """Workers go on for a stretch of time, queue by queue, so that each serves in the order of arrival.
+        """Let workers continue for a stretch of time, queue by queue.
 
-        No batch takes less than its decoding: in so short a stretch nobody ends one and begins another.
+        So each queue serves in the order of arrival. No batch takes less time than its decoding, and the
+        stretch is that short. So no worker ends a batch and begins another batch within it.
 
         Args:
-            room: From when on a batch of each step can be begun; infinite if that is not known yet.
+            room: The time from which a batch of each step can begin; infinite if it is not known yet.
 
         Returns:
             The step of each batch that was made, and when it was ready.
@@ -291,7 +292,10 @@ def simulate(work: Work, storage: Storage, way: Way, nodes: int, epochs: int = 2
 def _epoch(
     work: Work, storage: Storage, way: Way, nodes: int, missed: float
 ) -> tuple[float, float, dict[str, float]]:
-    """Seconds, share of waiting, and use; a long epoch is extrapolated from the second half of the rounds."""
+    """Simulate an epoch, and return its seconds, the share of waiting, and the use of each part.
+
+    A long epoch is extrapolated from the second half of the rounds.
+    """
     queues, ranks = _Queues(work, storage, way, nodes, missed), nodes * work.gpus
     steps = max(1, round(work.samples / (work.batch * ranks)))
     workers = min(work.workers, steps)
@@ -332,7 +336,7 @@ def _reading_s(everything: float, storage: Storage, readers: int) -> float:
 
 
 def _sending_s(everything: float, storage: Storage, nodes: int) -> float:
-    """`sbcast` sends a block to all nodes, and the next one when all have it."""
+    """Return how long `sbcast` sends. It sends the next block when all nodes have the last one."""
     blocks = everything / _BLOCK_BYTES
     return blocks * _last_arrival_s(nodes, _BLOCK_BYTES / storage.node_bytes_s, storage.latency_s)
 
@@ -351,11 +355,11 @@ def _last_arrival_s(nodes: int, block_s: float, latency_s: float) -> float:
 
 
 def saturation(work: Work, storage: Storage, way: Way) -> dict[str, float]:
-    """Nodes at which each part of the storage is full if no GPU waits.
+    """Compute at how many nodes each part of the storage saturates if no GPU waits.
 
     Args:
         work: The training.
-        storage: Its storage.
+        storage: The storage from which it reads.
         way: How it reads.
 
     Returns:

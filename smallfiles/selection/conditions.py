@@ -170,7 +170,7 @@ class _Condition:
         return _COMPARED[type(op)](self._values(names[0], [left])[0], columns[0])
 
     def _contained(self, left: ast.expr, right: ast.expr) -> pa.Array:
-        """`field in [1, 2]`, or `'text' in field`."""
+        """Evaluate `field in [1, 2]`, or `'text' in field`."""
         match left, right:
             case ast.Name(name), (ast.List() | ast.Tuple() | ast.Set()) if right.elts:
                 found = self._column(name)
@@ -181,7 +181,7 @@ class _Condition:
         self._unsupported(right, "in needs a field and a list of values, or a text and a field of texts")
 
     def _values(self, name: str, nodes: list[ast.expr]) -> pa.Array:
-        """Constants as values of a field's type; names of classes as labels."""
+        """Convert constants to the type of a field, and names of classes to labels."""
         field = self._column(name)
         kind, found = self._class_of(field), list[int | float | str]()
         for node in nodes:
@@ -303,14 +303,14 @@ class SplitReport:
 
 
 def assigned(reader: Reader, choice: Choice) -> npt.NDArray[np.int64]:
-    """Number of the split of each sample, in the order of the rule.
+    """Return the number of the split of each sample, in the order of the rule.
 
     Args:
         reader: A set.
-        choice: With a rule.
+        choice: A choice with a rule.
 
     Raises:
-        UsageError: There is no such field, it is neither text nor number, or some samples have no value.
+        UsageError: The field does not exist, it is neither text nor number, or some samples have no value.
     """
     assert choice.split_rule is not None
     borders = np.cumsum([*choice.split_rule.values()])[:-1]

@@ -163,7 +163,7 @@ def _balanced(reader: Reader, draw: Draw, name: str) -> Drawn:
 
 
 def _weighted(reader: Reader, draw: Draw, name: str) -> Drawn:
-    """Samples of equal weight are a group, of which an epoch has a rounded number."""
+    """Draw samples by weight: from each group of equal weight a rounded number per epoch."""
     kind = reader.fields.get(name, "")
     if name not in reader.fields or not kind.startswith(("int", "uint", "float", "double")):
         numbers = [each for each, of in reader.fields.items() if of.startswith(("int", "float", "double"))]

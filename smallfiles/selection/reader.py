@@ -32,11 +32,11 @@ _SIZES = 4096
 
 
 def select(reader: Reader, choice: Choice) -> Reader:
-    """The chosen samples of a set; the reader itself if all are chosen.
+    """Select samples of a set. If all samples are chosen, return the reader itself.
 
     Args:
         reader: A set.
-        choice: Which samples; a split of a rule is made before `where` chooses.
+        choice: Which samples. The split of a rule is made before `where` chooses.
 
     Raises:
         UsageError: The choice does not fit the set, or no sample is left.
@@ -66,7 +66,7 @@ def select(reader: Reader, choice: Choice) -> Reader:
 
 
 def choose(reader: Reader, **choice: Any) -> Reader:
-    """The samples of a set that the settings of a `Choice` describe."""
+    """Select the samples of a set that the settings of a `Choice` describe."""
     return select(reader, Choice(**choice))
 
 
@@ -236,7 +236,7 @@ class Selected(Derived):
         return self.base, int(self._at([operator.index(index)])[0])
 
     def _at(self, indices: Rows) -> npt.NDArray[np.int64]:
-        """The numbers in the base of some samples; negative ones count from the end."""
+        """Return the numbers that some samples have in the base. Negative numbers count from the end."""
         at = np.asarray(indices)
         at = at if len(at) else at.astype(np.int64)
         if at.dtype.kind in "iu" and (not len(at) or (at.min() >= -len(self) and at.max() < len(self))):

@@ -73,7 +73,7 @@ class SlowConfig(Settings):
     jitter: float = option(0.0, "relative standard deviation of the latency", least=0, most=10, metavar="J")
 
     def summary(self) -> str:
-        """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
+        """Describe the storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""
         parts = [f"{1e3 * self.latency_s:g} ms an operation"]  # as in the records of results/
         parts += [f"{self.servers} at once"] if self.servers is not None else []
         parts += [f"{self.bandwidth_bytes_s / 1e6:g} MB/s"] if self.bandwidth_bytes_s is not None else []
@@ -81,7 +81,7 @@ class SlowConfig(Settings):
         return ", ".join(parts)
 
     def to_cli(self, folder: str, mountpoint: str) -> str:
-        """The equivalent command."""
+        """Return the equivalent command."""
         return self.command("slowfs", folder, mountpoint)
 
 
@@ -136,7 +136,7 @@ class Delays:
             return self._link_busy_until
 
     def counts(self) -> dict[str, int]:
-        """Number of operations of each kind, of reads, and of bytes read."""
+        """Return the number of operations of each kind, of reads, and of bytes read."""
         return dict(zip(COUNTED, self._counts.tolist(), strict=True))
 
 

@@ -69,11 +69,11 @@ class Mount:
             raise
 
     def counts(self) -> dict[str, int]:
-        """Number of operations of each kind, of reads, and of bytes read."""
+        """Return the number of operations of each kind, of reads, and of bytes read."""
         return dict(zip(COUNTED, memoryview(self._counts).cast("q").tolist(), strict=True))
 
     def is_alive(self) -> bool:
-        """Whether its process is running."""
+        """Check whether the process of the mount is running."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Mount:
 
 
 def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
-    """The mount point, and whether it was created for this mount."""
+    """Choose the mount point. Return it, and whether it was created for this mount."""
     try:
         if at is None:
             parent = Path(os.path.realpath(tempfile.gettempdir()))
@@ -168,7 +168,7 @@ class SlowStore:
         self._delays = Delays(self.config)
 
     def size(self, path: str) -> int:
-        """Bytes of one sample, after a look-up."""
+        """Return the bytes of one sample, after the delay of a look-up."""
         sleep_until(self._delays.operation("lookup"))
         return self.store.size(path)
 
@@ -181,11 +181,11 @@ class SlowStore:
         return got
 
     def counts(self) -> dict[str, int]:
-        """Number of operations of each kind, of reads, and of bytes read, in this process."""
+        """Return the number of operations of each kind, of reads, and of bytes read, in this process."""
         return self._delays.counts()
 
     def describe(self) -> str:
-        """`slow store (2 ms an operation) over folder /data`."""
+        """Return a description such as `slow store (2 ms an operation) over folder /data`."""
         return f"slow store ({self.config.summary()}) over {self.store.describe()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -283,17 +283,18 @@ def mounted(
 
 @contextlib.contextmanager
 def open_slow(folder: Path, config: SlowConfig | None = None) -> Iterator[SlowFolder]:
-    """A slow folder, mounted if possible; its `how` states the kind, its `note` the reason.
+    """Show a folder through slow storage, mounted if possible.
 
     Args:
         folder: The folder to show; it is only read.
         config: The storage to emulate.
 
     Yields:
-        The slow folder; its `store` reads slowly in both cases.
+        The slow folder. Its `how` says whether it is mounted, and its `note` says why not. Its `store` reads
+        slowly in both cases.
 
     Raises:
-        UsageError: It is not a folder, or is on a slow mount already.
+        UsageError: The path is not a folder, or is on a slow mount already.
     """
     from smallfiles.sources.record import FolderStore
 

@@ -111,12 +111,12 @@ UNANSWERED = frozenset({Operation.FORGET, Operation.BATCH_FORGET, Operation.INTE
 
 
 def header(number: int, length: int, error: int = 0) -> bytes:
-    """The header of a body of `length` bytes, or of an error without a body."""
+    """Return the header for a body of `length` bytes, or for an error without a body."""
     return _OUT_HEADER.pack(_OUT_HEADER.size + length, -error, number)
 
 
 def init_out(body: memoryview) -> bytes:
-    """The answer to INIT: protocol version, and concurrent operations."""
+    """Return the answer to INIT: protocol version, and number of concurrent operations."""
     _, minor, readahead, _ = _INIT_IN.unpack_from(body)
     flags = _ASYNC_READ | _PARALLEL_DIROPS | _MAX_PAGES
     return _INIT_OUT.pack(
@@ -125,22 +125,22 @@ def init_out(body: memoryview) -> bytes:
 
 
 def entry_out(node: int, about: os.stat_result, *, name_s: int, attributes_s: int) -> bytes:
-    """The answer to LOOKUP, with the seconds for which the kernel may keep name and attributes."""
+    """Return the answer to LOOKUP, with the seconds for which the kernel may keep name and attributes."""
     return _ENTRY.pack(node, 0, name_s, attributes_s, 0, 0) + _attributes(about)
 
 
 def attributes_out(about: os.stat_result, *, attributes_s: int) -> bytes:
-    """The answer to GETATTR."""
+    """Return the answer to GETATTR."""
     return _VALID.pack(attributes_s, 0, 0) + _attributes(about)
 
 
 def open_out(handle: int) -> bytes:
-    """The answer to OPEN and OPENDIR; pages kept from an earlier open are dropped."""
+    """Return the answer to OPEN and OPENDIR. It makes the kernel drop pages from an earlier open."""
     return _OPEN_OUT.pack(handle, 0, 0)
 
 
 def statfs_out(about: os.statvfs_result) -> bytes:
-    """The answer to STATFS."""
+    """Return the answer to STATFS."""
     return _STATFS_OUT.pack(
         *(about.f_blocks, about.f_bfree, about.f_bavail, about.f_files, about.f_ffree),
         *(about.f_bsize, about.f_namemax, about.f_frsize),
@@ -148,14 +148,14 @@ def statfs_out(about: os.statvfs_result) -> bytes:
 
 
 def entry_of_folder(name: bytes, inode: int, mode: int, position: int) -> bytes:
-    """One entry of a listing; `position` is where the next begins."""
+    """Return one entry of a listing. `position` is the position of the next entry."""
     kind = (mode >> 12) & 0o17
     padding = -(_ENTRY_OF_FOLDER.size + len(name)) % 8
     return _ENTRY_OF_FOLDER.pack(inode, position, len(name), kind) + name + bytes(padding)
 
 
 def part_of_listing(entries: Sequence[bytes], start: int, room: int) -> bytes:
-    """As many entries from `start` on as fit into `room` bytes."""
+    """Return the entries from `start` on that fit into `room` bytes."""
     taken = []
     for entry in entries[start:]:
         room -= len(entry)
@@ -325,7 +325,7 @@ class MountRequest:
     remove: bool
 
     def command(self) -> list[str]:
-        """The command line of the server."""
+        """Return the command line of the server."""
         code = "from smallfiles.slowfs.server import main; main()"
         return [*like_this(), "-c", code, json.dumps(asdict(self))]
 
@@ -461,7 +461,7 @@ _LIMIT_S = 10
 
 
 def why_not(device: Path = DEVICE) -> str | None:
-    """Why no folder can be mounted here; None if it is possible."""
+    """Return why no folder can be mounted here, or None if it is possible."""
     if not device.exists():
         return f"{device} does not exist (the kernel, or the container, has no FUSE)"
     if not os.access(device, os.R_OK | os.W_OK):
@@ -541,7 +541,7 @@ def mount(point: Path) -> int:
 
 
 def impossible(got: str) -> ResourceError:
-    """The error where mounting is not possible."""
+    """Return the error for a machine on which mounting is not possible."""
     return ResourceError(
         got,
         expected="FUSE, which lets users mount folders",
@@ -561,7 +561,7 @@ def unmount(point: Path) -> None:
 
 
 def is_mounted(point: Path) -> bool:
-    """Whether the table of mounts has a slow mount at this point; sends no request to the mount."""
+    """Check whether the table of mounts has a slow mount at this point, without a request to the mount."""
     return any(found.kind == KIND and found.point == str(point) for found in read_mounts())
 
 

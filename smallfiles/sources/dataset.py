@@ -44,7 +44,7 @@ Samples: TypeAlias = Sequence[tuple[str, Target]]
 
 
 class Dataset(Protocol):
-    """A map-style data set of torchvision."""
+    """A map-style data set, as torchvision has them: an object with `len` and `[i]`."""
 
     def __len__(self) -> int: ...
 
@@ -57,8 +57,9 @@ class _Items:
 
     Args:
         dataset: The complete data set.
-        rows: Numbers of the samples in it.
-        columns: The image and target columns of a Hugging Face table.
+        rows: The number of each sample in the data set.
+        columns: The image column and the target column of a Hugging Face table. It is None for other data
+            sets.
     """
 
     dataset: Any
@@ -66,7 +67,10 @@ class _Items:
     columns: tuple[str, str] | None
 
     def fetch(self, number: int) -> tuple[Any, Any]:
-        """Picture and target as the data set returns them; lazily opened files are loaded."""
+        """Return the picture and the target of a sample as the data set returns them.
+
+        A picture whose file was opened lazily is loaded.
+        """
         try:
             given = self.dataset[int(self.rows[number])]
             if self.columns is not None:
@@ -81,7 +85,7 @@ class _Items:
         return given[0], given[1]
 
     def encoded(self, number: int) -> tuple[bytes, Any]:
-        """The bytes to store, and the target as returned."""
+        """Return the bytes to store for a sample, and its target as the data set returns it."""
         image, target = self.fetch(number)
         if isinstance(image, bytes | bytearray | memoryview):
             return bytes(image), target
@@ -93,13 +97,13 @@ class _Items:
         return self._png(number, self.picture(number, image)), target
 
     def picture(self, number: int, image: Any) -> Image.Image:
-        """The picture of a sample as a Pillow image."""
+        """Return the picture of a sample as a Pillow image. Raise an error if it is something else."""
         if not isinstance(image, Image.Image):
             raise self.bad(number, f"has {_kind(image)} instead of a picture")
         return image
 
     def target(self, number: int, given: Any) -> Target:
-        """The target of a sample as a label or captions."""
+        """Convert the target of a sample to a label or a list of captions."""
         if isinstance(given, tuple | list) and all(isinstance(text, str) for text in given):
             return list(given)
         try:
@@ -118,7 +122,7 @@ class _Items:
         return out.getvalue()
 
     def refuse_changed(self, number: int, found: Target, before: Target) -> None:
-        """Raise SourceError if a sample has another target than before."""
+        """Raise SourceError if a sample now has another target than before."""
         if found != before:
             raise SourceError(
                 f"sample {number} of {_name_of(self.dataset)} first had the target {before!r} and now has "
@@ -138,20 +142,20 @@ class _Items:
 
 
 def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None = None) -> Source:
-    """A torchvision-style data set or a Hugging Face table as a source to pack.
+    """Make a source to pack from a torchvision-style data set or a Hugging Face table.
 
     Every sample is read once, unless the data set lists its files.
 
     Args:
-        dataset: Gives (picture, target): a PIL picture, an array of numbers or the bytes of an image file,
-            and a label or a list of captions; without transforms. A table has one column of images, and one
-            of labels.
-        name: Name of the set; by default that of its folder, or else of its class.
-        split: Its split; by default that of the data set or its folder, or else `train`.
+        dataset: An object that returns (picture, target) without transforms. The picture is a PIL picture, an
+            array of numbers or the bytes of an image file. The target is a label or a list of captions. A
+            table has one column of images, and one of labels.
+        name: Name of the set. The default is the name of its folder, or else of its class.
+        split: Split of the set. The default is the split of the data set or of its folder, or else `train`.
 
     Raises:
-        SourceError: It returns something else, or fails at a sample.
-        ManifestError: A label exceeds its classes, or one file is two samples.
+        SourceError: The data set returns something else, or fails at a sample.
+        ManifestError: A label exceeds the number of classes, or one file belongs to two samples.
     """
     _refuse_transforms(dataset)
     items, classes = _items(dataset)
@@ -192,11 +196,11 @@ class DatasetStore(NamedStore):
     """Reads samples from the data set itself, and encodes those that are pixels.
 
     Args:
-        items: The samples; read one at a time, since few data sets are thread-safe.
-        names: Keys, in the same order.
-        targets: The expected target of each.
-        sizes: Bytes of each, int64.
-        hashes: And their xxh3, uint64.
+        items: The samples. They are read one at a time, because few data sets are thread-safe.
+        names: The keys of the samples, in the same order.
+        targets: The expected target of each sample.
+        sizes: Size of each sample in bytes, int64.
+        hashes: The xxh3 hash of each sample's bytes, uint64.
     """
 
     made_from = "the data set"
@@ -217,7 +221,7 @@ class DatasetStore(NamedStore):
         return self._keys
 
     def size(self, path: str) -> int:
-        """Bytes of one sample."""
+        """Return the size of one sample in bytes."""
         return int(self._sizes[self._row(path)])
 
     def _bytes(self, path: str) -> bytes:
@@ -234,7 +238,7 @@ class DatasetStore(NamedStore):
         return data
 
     def describe(self) -> str:
-        """`data set CIFAR10`."""
+        """Return the name of the data set for messages, such as `data set CIFAR10`."""
         return _name_of(self._items.dataset)
 
 
@@ -253,7 +257,7 @@ def _refuse_transforms(dataset: Any) -> None:
 
 
 def _items(dataset: Any) -> tuple[_Items, tuple[str, ...]]:
-    """The samples of a data set or a `Subset` of one, and its class names."""
+    """Return the samples of a data set, or of a `Subset` of a data set, and the names of its classes."""
     rows: Sequence[int] = range(len(dataset))
     while hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
         dataset, rows = dataset.dataset, [dataset.indices[row] for row in rows]
@@ -267,12 +271,12 @@ def _items(dataset: Any) -> tuple[_Items, tuple[str, ...]]:
 
 
 def _is_table(dataset: Any) -> bool:
-    """Whether it comes from the package `datasets`, which need not be installed."""
+    """Check whether a data set comes from the package `datasets`, which need not be installed."""
     return hasattr(dataset, "cast_column") and isinstance(getattr(dataset, "features", None), dict)
 
 
 def _columns(dataset: Any) -> tuple[str, str]:
-    """The columns of the picture and of the target; there must be exactly one of each."""
+    """Return the column of the picture and the column of the target. There must be exactly one of each."""
     kinds = {name: type(kind).__name__ for name, kind in dataset.features.items()}
     images = [name for name, kind in kinds.items() if kind == "Image"]
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
@@ -287,7 +291,7 @@ def _columns(dataset: Any) -> tuple[str, str]:
 
 
 def _columns_cure(dataset: Any, images: Sequence[str], targets: Sequence[str]) -> str:
-    """Return the call that makes a table one of images and labels."""
+    """Return the advice for a table that does not have exactly one image column and one target column."""
     if not images:
         kinds = {name: getattr(kind, "dtype", "") for name, kind in dataset.features.items()}
         likely = sorted(kinds, key=lambda name: kinds[name] not in ("binary", "large_binary"))
@@ -298,7 +302,7 @@ def _columns_cure(dataset: Any, images: Sequence[str], targets: Sequence[str]) -
 
 
 def _listed(items: _Items) -> Samples | None:
-    """File and label of each sample, if the data set has such a list."""
+    """Return the file and the label of each sample. Return None if the data set has no such list."""
     for name in ("samples", "imgs"):
         found = getattr(items.dataset, name, None)
         if isinstance(found, list) and len(found) == len(items.dataset) and found and _is_list(found):
@@ -317,7 +321,7 @@ def _is_list(found: list[Any]) -> bool:
 
 
 def _matches(items: _Items, listed: Samples) -> bool:
-    """Whether the first, middle and last sample equal the files in its list."""
+    """Check whether the first, middle and last sample equal the files that the data set lists for them."""
     for number in {0, len(listed) // 2, len(listed) - 1}:
         path, target = listed[number]
         try:
@@ -332,7 +336,7 @@ def _matches(items: _Items, listed: Samples) -> bool:
 
 
 def _scan(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.ndarray]]:
-    """Key and target of every sample, and the size and hash of its bytes."""
+    """Read every sample. Return the keys, the targets, and the sizes and hashes of the encoded samples."""
     keys: list[str] = []
     targets: list[Target] = []
     sizes, hashes = np.zeros(len(items.rows), np.int64), np.zeros(len(items.rows), np.uint64)
@@ -366,7 +370,7 @@ def _suffix(items: _Items, number: int, data: bytes) -> str:
 
 
 def _is_picture_of(path: str, image: Image.Image) -> bool:
-    """Whether a file decodes to the pixels of a picture, possibly in another colour space."""
+    """Check whether a file decodes to the pixels of a picture, possibly in another colour space."""
     try:
         with Image.open(path) as stored:
             same = stored.convert(image.mode)
@@ -376,7 +380,7 @@ def _is_picture_of(path: str, image: Image.Image) -> bool:
 
 
 def _keys(paths: list[str], declared_root: Any) -> tuple[Path, list[str]]:
-    """The folder of all files, and their paths below it as keys."""
+    """Return the folder that contains all files, and the paths of the files below it as keys."""
     root = _absolute(declared_root) if isinstance(declared_root, str | os.PathLike) else ""
     start = root.rstrip("/") + "/"
     if not root or not all(path.startswith(start) for path in paths):
@@ -395,7 +399,10 @@ def _split_of(dataset: Any, root: Path | None) -> str:
 
 
 def _classes(dataset: Any) -> tuple[str, ...]:
-    """Class names in label order; wnids for ImageNet, two of whose names occur twice."""
+    """Return the class names in label order.
+
+    For ImageNet, these are the wnids, because two of its class names occur twice.
+    """
     found = getattr(dataset, "wnids", None) or getattr(dataset, "classes", None)
     if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
         return ()

@@ -58,17 +58,18 @@ _MOST_PATTERNS = 3
 def check(
     files: Files, kept: pa.StringArray, options: SourceOptions, used: Sequence[str] = (), chosen: str = ""
 ) -> tuple[str, ...]:
-    """Refuse files that name samples and were not read.
+    """Refuse files that name samples but were not read.
 
     Args:
-        files: All files; of all splits.
+        files: All files of all splits.
         kept: Paths of the samples that were read.
-        options: `labels`, `unlabelled` or a `kind` say what is read; then the others are only noted.
+        options: If `labels`, `unlabelled` or a `kind` says what to read, the other files are only noted.
         used: Paths of other files that were read.
-        chosen: The one that was read where another of its kind could have been; empty if none was.
+        chosen: The path of a file that was read although there are others of its kind. It is empty if there
+            is no such file.
 
     Returns:
-        A note on those that were not read.
+        A note on the files that were not read.
 
     Raises:
         SourceError: There are such files, and no flag says what to do with them.
@@ -103,7 +104,7 @@ def check(
 
 
 def _of_split(others: pa.StringArray, files: Files, kept: pa.StringArray) -> pa.StringArray:
-    """The others but those in folders whose samples are all of another split."""
+    """Remove the files in folders whose samples all belong to another split."""
     folders = folders_of(others)
     apart = [
         folder
@@ -115,7 +116,7 @@ def _of_split(others: pa.StringArray, files: Files, kept: pa.StringArray) -> pa.
 
 
 def _head(files: Files, name: str) -> bytes:
-    """The first bytes of a file, and the last ones of a file of objects."""
+    """Return the first bytes of a file. For a file of objects, return the last bytes as well."""
     if files.inside is not None:
         return bytes(files.inside(name))
     with (files.where / name).open("rb") as file:
@@ -129,13 +130,13 @@ def _head(files: Files, name: str) -> bytes:
 def names_beside(
     folder: Path, used: Iterable[str], options: SourceOptions, members: Sequence[str] = ()
 ) -> pa.StringArray:
-    """The names of the files beside archives, tables or packed files that are not ignored.
+    """Return the names of files that lie beside archives, tables or packed files and are not ignored.
 
     Args:
         folder: The folder.
         used: Paths of the files that hold the samples.
-        options: With what is ignored.
-        members: Names of further files, inside of the files that are used.
+        options: Options that say which files are ignored.
+        members: Names of additional files inside the files that are used.
 
     Raises:
         UsageError: A pattern of `--ignore` matches nothing.
@@ -149,10 +150,10 @@ def names_beside(
 
 
 def ignored_note(where: Path, found: Sequence[str], options: SourceOptions) -> Notes:
-    """Return a note on what `--ignore` leaves out of a source.
+    """Return a note on the files that `--ignore` leaves out of a source.
 
     Raises:
-        UsageError: A pattern matches nothing.
+        UsageError: A pattern of `--ignore` matches nothing.
     """
     for pattern in options.ignore:
         if not any(is_ignored(name, [pattern]) for name in found):
@@ -175,7 +176,7 @@ def _suffix(path: str) -> str:
 
 @dataclass(frozen=True)
 class _Names:
-    """Which of some names are those of samples: with suffix, and without."""
+    """Those of some names that are names of samples: with their suffixes, and without."""
 
     full: frozenset[str]
     stems: frozenset[str]
@@ -189,7 +190,7 @@ class _Names:
 
 
 def _naming(others: Sequence[str], files: Files, kept: pa.StringArray) -> list[str]:
-    """The files that name samples that were read, or samples that are not there at all."""
+    """Return the files that name samples that were read, or samples that do not exist at all."""
     others = others[:: max(1, -(-len(others) // _MOST_FILES))]
     found = [name for name in others if _suffix(name) in _BINARY and _IN_NAME.search(name.rpartition("/")[2])]
     texts = [name for name in others if _suffix(name) not in _BINARY]
@@ -206,7 +207,10 @@ def _naming(others: Sequence[str], files: Files, kept: pa.StringArray) -> list[s
 
 
 def _rows(files: Files, name: str) -> Iterator[list[str]]:
-    """Return what each line of a file may name; the texts of JSON, XML or YAML are one line."""
+    """Yield the texts in each line of a file that may name samples.
+
+    All texts of a JSON, XML or YAML file count as one line.
+    """
     suffix = _suffix(name)
     if suffix in _COLUMNS:
         if files.inside is not None:
@@ -241,7 +245,7 @@ def _base(token: str) -> str:
 
 
 def _share(name: str, lines: Sequence[Sequence[str]], names: _Names) -> bool:
-    """Whether enough lines of a file name samples."""
+    """Check whether enough lines of a file name samples."""
     suffix = _suffix(name)
     if suffix in _OBJECTS or (not suffix and len(lines) == 1):
         tokens = [token for line in lines for token in line]
@@ -275,7 +279,10 @@ def _share_of_files(lines: Sequence[Sequence[str]], suffix: str) -> float:
 
 
 def _lists_exactly(files: Files, kept: pa.StringArray, name: str) -> bool:
-    """Whether a file only lists all samples that were read, one per line, and so says nothing more."""
+    """Check whether a file only lists all samples that were read, one per line.
+
+    Such a file adds no information.
+    """
     if _suffix(name) not in (".txt", ".lst", ".list", ""):
         return False
     in_folder = files.inside is None
@@ -292,7 +299,7 @@ def _lists_exactly(files: Files, kept: pa.StringArray, name: str) -> bool:
 def _uses(
     files: Files, kept: pa.StringArray, sides: list[str], named: list[str], chosen: str
 ) -> Iterator[str]:
-    """How the files can be used, to continue a sentence."""
+    """Yield ways to use the files. Each is a phrase that continues the error message."""
     if chosen:
         yield f"read only {chosen} (--labels {shlex.quote(str(files.where / chosen))})"
     tables = [name for name in named if _suffix(name) in TABLE_SUFFIXES]
@@ -308,7 +315,7 @@ def _uses(
 
 
 def _flags(files: Files, kept: pa.StringArray, name: str) -> list[str]:
-    """The flags `--field` with which a text table is read."""
+    """Return the `--field` flags that are needed to read a text table."""
     if _suffix(name) not in TEXT_SUFFIXES:
         return []
     path = files.where / name
@@ -347,7 +354,10 @@ def _flags(files: Files, kept: pa.StringArray, name: str) -> list[str]:
 
 
 def _ignore(found: Sequence[str]) -> str:
-    """The flags that leave files out: by path, by folder, or by suffix if there are many folders."""
+    """Return the `--ignore` flags that leave these files out.
+
+    A flag names a path or a pattern for a folder. If there are many folders, it names a suffix.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for name in found:
         groups.setdefault((name.rpartition("/")[0], _suffix(name)), []).append(name)

@@ -38,9 +38,9 @@ _Load: TypeAlias = Callable[[Path, SourceOptions], Source]
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
-    """Read a data set: its samples, and where their bytes are.
+    """Read a data set: find its samples, and the places of their bytes.
 
-    Many metadata operations are in flight, since each waits for the parallel file system.
+    Many metadata operations are in flight at once, because each one waits for the parallel file system.
 
     Args:
         path: A folder of images, of tars or of zips, a tar file (also compressed, or a tar of tars) or a zip,
@@ -52,7 +52,7 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
         The source, with its kind and notes.
 
     Raises:
-        SourceError: It is no data set; the message describes what was found.
+        SourceError: The path is not a data set. The message describes what was found.
         ManifestError: The manifest is wrong.
         UsageError: An option makes no sense.
     """
@@ -60,7 +60,7 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
 
 
 def read(path: Path, options: SourceOptions) -> Source:
-    """Like `load`, with options as one record."""
+    """Read a data set like `load`, with all options in one record."""
     try:
         return answered(path, _load, path, options)
     except OSError as error:  # for example a file system that went away
@@ -72,7 +72,7 @@ class ManifestConfig(SourceOptions):
     """How a data set is read, and which JSON form its manifest gets.
 
     Args:
-        flat: Write `{path: target}` instead of header and columns.
+        flat: Whether to write `{path: target}` instead of a header and columns.
     """
 
     flat: bool = option(False, "write the flat form {path: label}")
@@ -81,19 +81,19 @@ class ManifestConfig(SourceOptions):
         """Read the data set, with many metadata operations in flight.
 
         Raises:
-            SmallfilesError: It cannot be read as one.
+            SmallfilesError: The path cannot be read as a data set.
         """
         return read(path, self)
 
     def save(self, source: Source, out: Path) -> None:
-        """Write the manifest, with the path of the data relative to it.
+        """Write the manifest. The path of the data is stored relative to the manifest.
 
         Args:
-            source: From `load`.
-            out: The JSON file; replaced if it exists.
+            source: The source that `load` returned.
+            out: The JSON file. It is replaced if it exists.
 
         Raises:
-            ManifestError: It cannot be written.
+            ManifestError: The manifest cannot be written.
         """
         if self.flat:
             source.manifest.save_flat(out)
@@ -102,7 +102,7 @@ class ManifestConfig(SourceOptions):
         replace(source.manifest, root_hint=hint).save(out)
 
     def to_cli(self, source: str, out: str) -> str:
-        """The equivalent command, for a job script."""
+        """Return the equivalent command, for a job script."""
         return shlex.join(["smallfiles", "manifest", source, "-o", out, *words(self)])
 
 
@@ -113,7 +113,10 @@ _FOLDERS: dict[str, tuple[_Load, str, Callable[[Look, SourceOptions], object]]] 
     "tarball": (tarball.load_folder, r"(?m)\.(tar|zip)$", lambda look, _: tarball.archives_in(look.path)),
     "folder": (folder.load, "", lambda look, _: True),
 }
-"""How a folder of each kind is read, what names in its first folders hint at it, and how it is recognised."""
+"""For each kind of folder: the function that reads it, a pattern of names that hint at it, and its test.
+
+The names are those in the first folders of the path. The test decides whether the folder is of this kind.
+"""
 
 
 def _load(path: Path, options: SourceOptions) -> Source:
@@ -201,7 +204,10 @@ def _begins_as_tar(path: Path) -> bool:
 
 
 def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Source:
-    """Read a manifest and find its bytes: in `root`, or where its hint points, or next to it."""
+    """Read a manifest and find its data.
+
+    The data is in `root`, or where the hint in the manifest points, or beside the manifest.
+    """
     options.refuse_unsupported("a manifest", path)
     manifest = Manifest.load(path)
     refuse_other_split(path, manifest.split, options.split, "manifest")
@@ -219,7 +225,10 @@ def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Sou
 
 
 def _hinted(path: Path, hint: str) -> Path:
-    """The root that a manifest names; it must be below its own folder, since the author may be a stranger."""
+    """Return the root that a manifest names. It must be below the manifest's folder.
+
+    This restriction is needed because the author of the manifest may be a stranger.
+    """
     if ".." in Path(hint).parts:
         raise SourceError(
             f"the manifest {path} names {hint} as its data, outside of its own folder",
@@ -230,7 +239,7 @@ def _hinted(path: Path, hint: str) -> Path:
 
 
 def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore, tuple[str, ...]]:
-    """The store for the bytes of a manifest, of whose paths `first` is one."""
+    """Return the store that reads the bytes of a manifest, and notes. `first` is a path in the manifest."""
     if format := packed.format_of(root):
         is_plain = format == "files"
         return FolderStore(root) if is_plain else packed.PackedStore(formats.open(root, format)), ()

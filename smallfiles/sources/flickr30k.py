@@ -52,14 +52,15 @@ def load(path: Path, options: SourceOptions) -> Source:
 
     Args:
         path: A folder that contains the images and a caption file, at any depth.
-        options: `split` may be `all`; with Karpathy's file also `train`, `val`, `test`. `labels` names
-            a caption or split file, `strict` refuses images without captions and vice versa.
+        options: `split` may be `all`, and with Karpathy's file also `train`, `val` or `test`. `labels` names
+            a caption or split file. `strict` refuses images without captions and captions without images.
 
     Returns:
-        One sample per image, captions in the order of their numbers, images sorted by name.
+        A source with one sample per image. Captions are in the order of their numbers, and images are sorted
+        by name.
 
     Raises:
-        SourceError: No images, no caption file, or one that cannot be read.
+        SourceError: There are no images or no caption file, or a caption file cannot be read.
     """
     options.refuse_unsupported("Flickr30K", path)
     tree = tree_of(path, options)
@@ -89,7 +90,10 @@ def load(path: Path, options: SourceOptions) -> Source:
 
 
 def _image_folder(tree: Tree) -> tuple[Tree, Notes]:
-    """The folder with the most images; of several the least deep, then the first by name."""
+    """Return the folder with the most images as a tree, and notes for the user.
+
+    If several folders have equally many images, the one that is least deep is chosen, then the first by name.
+    """
     path = tree.root
     holding = [folder for folder in tree.folders if folder.files]
     if not holding:
@@ -111,7 +115,10 @@ def _image_folder(tree: Tree) -> tuple[Tree, Notes]:
 def _caption_files(
     path: Path, images: Path, options: SourceOptions
 ) -> tuple[Path, Path | None, list[Path], Notes]:
-    """The file of captions (Karpathy's split if there is no other), the split file, others, and notes."""
+    """Return the file of captions, the split file, the other caption files, and notes for the user.
+
+    Karpathy's split is the file of captions if there is no other. The split file is None if there is none.
+    """
     start = options.labels or path
     found = [start] if start.is_file() else Look(start, options.ignore).find(FILES)
     if start.name == KARPATHY:
@@ -135,7 +142,10 @@ def _caption_files(
 def _of_split(
     names: list[str], split_of: dict[str, str] | None, path: Path, options: SourceOptions
 ) -> tuple[list[str], str, Notes]:
-    """The images of the requested split; all of them where no file lists splits."""
+    """Return the names of the images in the requested split, the name of the split, and notes.
+
+    All images are returned if no file lists splits.
+    """
     if split_of is None:
         if options.split not in (None, ALL):
             raise SourceError(
@@ -155,7 +165,7 @@ def _of_split(
 
 
 def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> Notes:
-    """Images without captions, and captions without images."""
+    """Return notes on images without captions, and on captions without images."""
     counts = {name: len(captions.of.get(name, ())) for name in names}
     notes = noted([name for name in names if not counts[name]], "image", "without captions left out")
     if split == ALL:
@@ -168,11 +178,11 @@ def _left_over(names: list[str], captions: Captions, split: str, options: Source
 
 @dataclass
 class Captions:
-    """Captions of each image by their number, and oddities.
+    """The captions of each image by their numbers, and notes on unusual lines.
 
     Args:
-        of: Image name to number to caption.
-        split_of: Image name to split, where a file lists it.
+        of: Maps the name of an image to its captions by number.
+        split_of: Maps the name of an image to its split, if a file lists it.
         notes: What was repaired or is missing.
     """
 
@@ -181,15 +191,15 @@ class Captions:
     notes: list[str] = field(default_factory=list)
 
     def ordered(self, image: str) -> list[str]:
-        """Captions of one image in the order of their numbers."""
+        """Return the captions of one image in the order of their numbers."""
         return [text for _, text in sorted(self.of.get(image, {}).items())]
 
 
 def read(path: Path) -> Captions:
-    """Read a caption file of any of the three kinds, recognised by its content.
+    """Read a caption file of any of the three kinds. The kind is recognised by the content.
 
     Raises:
-        SourceError: It is none of them; names the malformed line.
+        SourceError: The file is of none of these kinds, or a line is malformed, which the message names.
     """
     text = read_text(path)
     found = Captions()

@@ -50,17 +50,17 @@ _CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
 def load(path: Path, options: SourceOptions) -> Source:
     """Read a tree of class folders.
 
-    The folders of one level are listed, and files sized, with many operations in flight.
+    The folders of one level are listed, and the sizes of files are read, with many operations in flight.
 
     Args:
-        path: The root; class folders, or split folders with class folders in them.
+        path: The root, which contains class folders, or split folders with class folders in them.
         options: See `SourceOptions`.
 
     Returns:
-        Samples in the order of ImageFolder; `notes` lists what was left out.
+        A source with the samples in the order of ImageFolder. Its `notes` list what was left out.
 
     Raises:
-        SourceError: It is no such tree; the message describes what was found.
+        SourceError: The path is not such a tree. The message describes what was found.
     """
     options.refuse_unsupported("class folders", path)
     tree, taken, notes = find_samples(path, options)
@@ -80,7 +80,10 @@ def load(path: Path, options: SourceOptions) -> Source:
 def _with_partners(
     tree: Tree, files: Files, partners: Partners, options: SourceOptions, notes: Notes
 ) -> Source:
-    """Samples of several files; labels are those of class folders, of .cls files beside them, or unknown."""
+    """Make a source whose samples have several files.
+
+    Labels come from class folders, or from .cls files beside the samples, or are unknown.
+    """
     path, bare = files.where, Files(files.where, partners.names)
     found = labels_of(bare, options)
     if partners.beside is None and len(found.classes) in (1, len(partners.names)):
@@ -105,7 +108,7 @@ def _with_partners(
 
 
 def labels_of(files: Files, options: SourceOptions) -> Labelled:
-    """Label files by their folders, as far as the options ask for it."""
+    """Label files by their folders, as far as the options request labels."""
     return by_folder(
         files,
         options.split,
@@ -123,7 +126,7 @@ def _source(
     more: Mapping[str, pa.StringArray | None] | None = None,
     used: Sequence[str] = (),
 ) -> Source:
-    """The samples that are kept, in the order of ImageFolder: by class, then by path."""
+    """Make a source of the samples that are kept, in the order of ImageFolder: by class, then by path."""
     order = np.argsort(found.labels, kind="stable")
     rows = from_numpy(np.flatnonzero(found.keep)[order])
     blobs = {name: paths.take(rows) for name, paths in (more or {}).items() if paths is not None}
@@ -142,7 +145,10 @@ def _source(
 
 
 def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
-    """The text of each file, null where there is none, with many reads in flight."""
+    """Read the text of each file, with many reads in flight.
+
+    The text is null where the name of the file is null.
+    """
 
     def text(name: str | None) -> str | None:
         return None if name is None else read_text(root / name)
@@ -151,10 +157,10 @@ def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
 
 
 def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:
-    """The class number in each file.
+    """Read the class number in each file.
 
     Raises:
-        SourceError: There is no file for a sample, or no number in it.
+        SourceError: A sample has no file, or the file holds no number.
     """
     texts = _texts_in(root, files).to_pylist()
     for name, text in zip(files.to_pylist(), texts, strict=True):
@@ -169,10 +175,15 @@ def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:
 
 
 def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, Notes]:
-    """Walk a tree of images, or else of most of its data files; with the suffixes taken, and notes.
+    """Walk a tree, and find its images.
+
+    Without images, take the most common other kind of data file as samples.
+
+    Returns:
+        The tree, the options with the suffixes of the samples, and notes for the user.
 
     Raises:
-        SourceError: There are no images, and no other suffix is clear.
+        SourceError: There are no images, and no other suffix is clearly that of the samples.
     """
     tree = tree_of(path, options)
     options, notes = (options, ()) if len(tree) else record.with_data_suffix(options, tree.others())
@@ -184,7 +195,7 @@ def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOption
 
 
 def _labelled(files: Files, options: SourceOptions) -> Labelled:
-    """Label by class folder, or else by annotations; only a test split may have neither."""
+    """Label samples by class folders, or else by annotations. Only a test split may have neither."""
     found = labels_of(files, options)
     if found.classes or options.unlabelled:
         return found
@@ -200,12 +211,12 @@ def _labelled(files: Files, options: SourceOptions) -> Labelled:
 
 
 def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Labelled | None:
-    """Label a flat folder by the annotations file in it or above it; None if there is none.
+    """Label a flat folder by the annotations file in it or above it. Return None if there is no such file.
 
-    Classes are those listed for the whole data set, or else those that occur.
+    The classes are those that are listed for the whole data set, and those that occur in the file.
 
     Raises:
-        SourceError: The file cannot be read or names no image of the tree.
+        SourceError: The file cannot be read, or names no image of the tree.
     """
     root = root.parent if root.name == "images" else root
     file = next(iter(sorted(root.glob(f"*{_ANNOTATIONS}"))), None)
@@ -233,7 +244,10 @@ def _read_annotations(file: Path) -> dict[str, str]:
 
 
 def _all_classes(root: Path) -> list[str]:
-    """All classes of the data set: from `wnids.txt` or the class folders of `train`, next to the split."""
+    """Return all classes of the data set. They come from files or folders beside the folder of the split.
+
+    These are `wnids.txt`, or else the class folders of `train`. Return none if there is neither.
+    """
     above = root.absolute().parent
     if (above / "wnids.txt").is_file():
         return read_text(above / "wnids.txt").split()
@@ -241,7 +255,7 @@ def _all_classes(root: Path) -> list[str]:
 
 
 def no_classes(where: Path, count: int, expected: str, options: SourceOptions) -> SourceError:
-    """The error for samples without any label."""
+    """Return the error for samples without any label."""
     labels = "give a table of labels (--labels)" if where.is_dir() else "make a manifest with their labels"
     what = "image" if options.suffixes == IMAGE_SUFFIXES else "sample"
     return SourceError(
@@ -252,14 +266,14 @@ def no_classes(where: Path, count: int, expected: str, options: SourceOptions) -
 
 
 def no_images(tree: Tree, options: SourceOptions) -> SourceError:
-    """The error for a tree without samples."""
+    """Return the error for a tree without samples."""
     left = [name for folder in tree.folders for name in folder.left]
     more = f" (not followed: {first_few(left)})" if left else ""
     return no_samples(tree.root, tree.contents() + more, options)
 
 
 def no_samples(where: Path, contents: str, options: SourceOptions) -> SourceError:
-    """The error for a source without samples."""
+    """Return the error for a source without samples."""
     return SourceError(
         f"{where} is no data set: it holds {contents}",
         expected=f"files ending in {', '.join(options.suffixes)}",

@@ -60,14 +60,14 @@ from smallfiles.sources.tarball import TarStore, open_archive, samples_of
 
 
 def load(path: Path, options: SourceOptions) -> Source:
-    """Read ImageNet from a tree at any of its levels, a folder with the official tars, or one of them.
+    """Read ImageNet from a tree at any of its levels, a folder with the official tars, or one official tar.
 
     Args:
         path: The tree, folder or tar.
         options: See `SourceOptions`.
 
     Raises:
-        SourceError: It is not ImageNet, lacks the split or its labels, or labels are in another order.
+        SourceError: The path is not ImageNet, lacks the split or its labels, or has labels in another order.
     """
     if path.is_file():
         return from_official(open_archive(path), options)
@@ -80,7 +80,7 @@ def load(path: Path, options: SourceOptions) -> Source:
 
 
 def recognises(look: Look) -> bool:
-    """Whether a folder looks like ImageNet."""
+    """Check whether a folder looks like ImageNet."""
     if find_tars(look.path) or find_kaggle(look.path) or _is_tiny(look.path):
         return True
     if splits := look.splits():
@@ -94,7 +94,10 @@ def _are_wnids(names: list[str]) -> bool:
 
 
 def _is_tiny(path: Path) -> bool:
-    """Whether this is tiny-imagenet or one of its splits, whose validation set has its own annotations."""
+    """Check whether this is tiny-imagenet or one of its splits.
+
+    Its validation set has a separate annotations file.
+    """
     if any(path.glob("*_annotations.txt")) or (path / "wnids.txt").is_file():
         return True
     return (path.absolute().parent / "wnids.txt").is_file() and canonical_split(
@@ -116,13 +119,16 @@ _LOOK_AT = 200
 
 
 def find_tars(folder: Path) -> dict[str, Path]:
-    """The official tars in a folder, by split."""
+    """Return the official tars in a folder, by split."""
     found = {split: sorted(folder.glob(pattern)) for split, pattern in _TARS.items()}
     return {split: paths[0] for split, paths in found.items() if paths and paths[0].is_file()}
 
 
 def role_of(archive: Archive) -> str | None:
-    """The split of ImageNet that an archive is, by its member names; None if it is something else."""
+    """Return the split of ImageNet that an archive contains, judging by the names of its members.
+
+    Return None if the archive is something else.
+    """
     names = archive.take(np.flatnonzero(archive.having((".jpeg",)))[:_LOOK_AT]).names.to_pylist()
     for split, pattern in _ROLES.items():
         if names and all(re.match(pattern, name) for name in names):
@@ -131,15 +137,15 @@ def role_of(archive: Archive) -> str | None:
 
 
 def from_official(archive: Archive, options: SourceOptions, notes: Notes = ()) -> Source:
-    """Label the files of an official tar.
+    """Label the files of an official tar, and make a source of them.
 
     Args:
         archive: Index of the tar.
         options: `split`, `labels`, `strict` and `unlabelled` are used.
-        notes: On the choice of the tar.
+        notes: Notes on the choice of the tar.
 
     Raises:
-        SourceError: It is no ImageNet tar, or there are no labels for the validation images.
+        SourceError: The archive is not a tar of ImageNet, or there are no labels for the validation images.
     """
     options.refuse_unsupported("ImageNet in tars", archive.path)
     split = role_of(archive)
@@ -170,7 +176,10 @@ _LISTS = {"train": "train_cls.txt", "val": "val.txt", "test": "test.txt"}
 
 
 def find_kaggle(path: Path) -> tuple[Path, str | None] | None:
-    """The root of Kaggle's tree if `path` is at any of its levels, and the split that `path` is, if any."""
+    """Return the root of Kaggle's tree if `path` is at any of its levels. Otherwise, return None.
+
+    The second value is the split that `path` itself is. It is None if `path` is above the splits.
+    """
     path = path.absolute()
     if path.joinpath(*_DATA).is_dir():
         return path, None
@@ -185,7 +194,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     """Read one split of an ImageNet tree.
 
     Raises:
-        SourceError: No such split, no images, or no labels for them.
+        SourceError: The split does not exist, has no images, or has no labels for its images.
     """
     options.refuse_unsupported("ImageNet in folders", path)
     kaggle = find_kaggle(path)
@@ -216,21 +225,24 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
 
 
 def _find_split(root: Path, below: str, own: str | None, options: SourceOptions) -> tuple[str, str, Notes]:
-    """Folder of the split, its canonical name, and notes; there may be other folders too."""
+    """Return the folder of the split, its canonical name, and notes. There may be other folders too."""
     found = [name for name in list_folder(root / below).folders if canonical_split(name)]
     name, split, notes = chosen_split(found, options.split or own, root / below if found else root)
     return f"{below}/{name}".lstrip("/") if name else "", split, notes
 
 
 def _classes_of_train(split: Path) -> list[str]:
-    """Class folders of the train split, so that labels of all splits agree."""
+    """Return the class folders of the train split, so that the labels of all splits agree."""
     train = split.parent / "train"
     names = list_folder(train).folders if train != split and train.is_dir() else []
     return [name for name in names if WNID.fullmatch(name)]
 
 
 def _compared_with_list(listing: Path, tree: Tree) -> Notes:
-    """Images that `ImageSets/CLS-LOC` lists and the tree lacks."""
+    """Return a note if the number of images differs from the list in `ImageSets/CLS-LOC`.
+
+    The note names images that the list has and the tree lacks.
+    """
     if not listing.is_file():
         return ()
     listed = [line.partition(" ")[0] for _, line in lines_of(read_text(listing))]
@@ -254,13 +266,13 @@ _VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 @dataclass(frozen=True)
 class LabelFiles:
-    """The label files that were found; each is read when it is needed.
+    """The label files that were found. Each is read when it is first needed.
 
     Args:
-        mapping: `LOC_synset_mapping.txt`.
-        solution: `LOC_val_solution.csv`.
-        kit: The development kit.
-        searched: Where they were searched for.
+        mapping: Path of `LOC_synset_mapping.txt`, or None.
+        solution: Path of `LOC_val_solution.csv`, or None.
+        kit: Path of the development kit, or None.
+        searched: The folders and files that were searched.
     """
 
     mapping: Path | None
@@ -270,20 +282,22 @@ class LabelFiles:
 
     @cached_property
     def devkit(self) -> Devkit | None:
-        """The development kit, if there is one."""
+        """The contents of the development kit. It is None if there is no kit."""
         return None if self.kit is None else load_devkit(self.kit)
 
     def classes(self) -> list[str]:
-        """All wnids, sorted, if a file lists them; else empty."""
+        """Return all wnids, sorted. The list is empty if no file lists them."""
         if self.mapping is not None:
             return sorted(read_mapping(self.mapping))
         return sorted(self.devkit.wnid_of_id.values()) if self.devkit else []
 
     def wnids_of_val(self, names: Iterable[str]) -> tuple[list[str | None], str]:
-        """Class of each validation image by its name, and the file it comes from.
+        """Return the class of each validation image by the image's name, and where the classes come from.
+
+        The second value is the name of a file or `the devkit`.
 
         Raises:
-            SourceError: There is no such file.
+            SourceError: No file lists the classes of the validation images.
         """
         if self.solution is not None:
             found = read_solution(self.solution)
@@ -305,13 +319,13 @@ def label(
 
     Args:
         names: Paths of the pictures.
-        split: Canonical name; pictures of `test` may have no class.
+        split: Canonical name of the split. Pictures of `test` may have no class.
         files: The label files.
         options: `unlabelled` and `strict` are used.
         more: Classes that occur in other splits.
 
     Raises:
-        SourceError: There are no classes, or an image has one that no class list names.
+        SourceError: There are no classes, or an image has a class that no class list names.
     """
     wnids: pa.Array = pc.struct_field(pc.extract_regex(names, _IN_NAME), 0)
     in_names = wnids.null_count < len(wnids)
@@ -336,7 +350,10 @@ def label(
 def labelled_source(
     files: Files, labelled: Labelled, split: str, kind: str, notes: Notes, options: SourceOptions
 ) -> Source:
-    """The pictures that have a label as a source; refuses another order of the 1,000 classes."""
+    """Make a source of the pictures that have a label.
+
+    Refuse labels in another order of the 1,000 classes.
+    """
     columns = {"targets": labelled.labels, "name": "imagenet", "split": split, "classes": labelled.classes}
     if files.sizes is not None:
         columns["sizes"] = files.sizes[labelled.keep]
@@ -346,7 +363,7 @@ def labelled_source(
 
 
 def find_label_files(folders: Iterable[Path], labels: Path | None) -> LabelFiles:
-    """Find the label files: first where the user specifies, then in `folders`.
+    """Find the label files: first at the path that the user specifies, then in `folders`.
 
     Raises:
         SourceError: The user's path does not exist or is not a label file.
@@ -373,7 +390,7 @@ def _is_file_called(name: str, path: Path) -> bool:
 
 
 def read_mapping(path: Path) -> dict[str, str]:
-    """Names of the classes by wnid, from `LOC_synset_mapping.txt`.
+    """Read the names of the classes by wnid from `LOC_synset_mapping.txt`.
 
     Raises:
         SourceError: A line does not begin with a wnid.
@@ -388,7 +405,7 @@ def read_mapping(path: Path) -> dict[str, str]:
 
 
 def read_solution(path: Path) -> dict[str, str]:
-    """Class of each image by its id, from `LOC_val_solution.csv` or `LOC_train_solution.csv`.
+    """Read the class of each image by its id from `LOC_val_solution.csv` or `LOC_train_solution.csv`.
 
     Raises:
         SourceError: The header or a row is malformed.
@@ -427,14 +444,17 @@ class Devkit:
     ground_truth: npt.NDArray[np.int64]
 
     def wnid_of_val(self, number: int) -> str | None:
-        """Class of a validation image by its number, counted from 1; None if it is not listed."""
+        """Return the class of a validation image by its number, counted from 1.
+
+        Return None if it is not listed.
+        """
         if not 1 <= number <= len(self.ground_truth):
             return None
         return self.wnid_of_id[int(self.ground_truth[number - 1])]
 
 
 def is_devkit(path: Path) -> bool:
-    """Whether a path is a development kit: its folder, `data` in it, or the tar.gz."""
+    """Check whether a path is a development kit: its folder, the folder `data` in it, or the tar.gz."""
     if path.is_file():
         return "devkit" in path.name and ".tar" in path.name
     return (path / "data" / META).is_file() or (path / META).is_file()
@@ -444,10 +464,10 @@ def load_devkit(path: Path) -> Devkit:
     """Read a development kit.
 
     Args:
-        path: The folder `ILSVRC2012_devkit_t12`, the `data` in it, or the tar.gz.
+        path: The folder `ILSVRC2012_devkit_t12`, the folder `data` in it, or the tar.gz.
 
     Raises:
-        SourceError: A file is missing or not what it should be.
+        SourceError: A file is missing, or does not have the expected contents.
     """
     meta, truth = _files(path)
     wnid_of_id = _classes(meta, path)
@@ -522,13 +542,13 @@ CLASSES = 1000
 def check_label_order(manifest: Manifest) -> LabelOrder:
     """Determine the order of the labels in an ImageNet manifest.
 
-    Compares a few images whose labels are known; 1.28 million rows take about a second.
+    A few images whose labels are known are compared. 1.28 million rows take about a second.
 
     Args:
-        manifest: With labels of the 1000 classes.
+        manifest: A manifest with labels of the 1000 classes.
 
     Returns:
-        `sorted`, `devkit`, `devkit, counted from 1`, or `unknown` if it contains no known image.
+        `sorted`, `devkit`, `devkit, counted from 1`, or `unknown` if the manifest contains no known image.
 
     Raises:
         SourceError: The labels of known images contradict each other, or fit no order.
@@ -568,7 +588,7 @@ def refuse_other_order(manifest: Manifest) -> None:
 
 
 def _known_labels(manifest: Manifest) -> dict[str, set[int]]:
-    """Labels that occur for each known key, without -1 (unknown)."""
+    """Return the labels that occur for each known key. The label -1 (unknown) is not included."""
     found = {}
     for key in _SORTED:
         rows = pc.match_substring(manifest.paths, key)

@@ -57,14 +57,14 @@ _LOOKED_AT = 10_000  # names of a folder that may be one of a million images
 
 @dataclass(frozen=True)
 class Found:
-    """The files of one split of a set.
+    """The tables of one split of a set whose rows hold the files themselves.
 
     Args:
-        root: What was given: a file, or a folder of them.
-        files: In order.
-        columns: Those with files in them.
-        split: Of all rows.
-        notes: On the choice of the split.
+        root: The path that was given: a file, or a folder of files.
+        files: The tables, in order.
+        columns: The columns that hold files.
+        split: The split of all rows.
+        notes: Notes on the choice of the split.
     """
 
     root: Path
@@ -75,16 +75,17 @@ class Found:
 
 
 def find(path: Path, split: str | None, columns: Sequence[str] | None = None) -> Found | None:
-    """Return the tables of the chosen split with files in them; None if there are none.
+    """Find the tables of the chosen split that hold files. Return None if there are no such tables.
 
     Args:
-        path: A table, or a folder of them.
+        path: A table, or a folder of tables.
         split: The wanted split.
-        columns: `NAME=COLUMN` for each field that the user named. Columns of bytes hold files only if one of
-            them is named, or has a usual name such as `image`. None for a manifest, whose author has said so.
+        columns: `NAME=COLUMN` for each field that the user named. Columns of bytes count as files only if one
+            of them is named here, or has a usual name such as `image`. For a manifest it is None, because the
+            author of the manifest has already decided.
 
     Raises:
-        SourceError: The split is not there or not clear, or one of its numbered files is missing.
+        SourceError: The split does not exist or is not clear, or one of its numbered files is missing.
     """
     files = _tables_in(path)
     inside = table_files.file_columns(files[0]) if files else ()
@@ -100,17 +101,20 @@ def find(path: Path, split: str | None, columns: Sequence[str] | None = None) ->
 
 
 def open_store(found: Found, manifest: Manifest) -> ByteStore:
-    """The store for a manifest of such tables; first files are in the column that no further field names."""
+    """Open the store for a manifest of tables that hold files.
+
+    The samples' first files are in the column that no additional field of the manifest uses.
+    """
     others = {number_of(manifest.blob_paths(name)[0].as_py()) for name in manifest.blobs if len(manifest)}
     free = [name for number, name in enumerate(found.columns) if number not in others]
     return RowStore(found.root, found.files, found.columns, free[0])
 
 
 def load(found: Found, options: SourceOptions) -> Source:
-    """Read all rows once: keys, sizes, targets and values.
+    """Read all rows once, and make a source with their keys, sizes, targets and values.
 
     Raises:
-        SourceError: A file cannot be read, or a row has no bytes or no known suffix.
+        SourceError: A file cannot be read, or the files in some rows have no known suffix.
         ManifestError: Labels or keys make no sense.
     """
     options.refuse_unsupported("a table with files inside", found.root)
@@ -153,14 +157,20 @@ def load(found: Found, options: SourceOptions) -> Source:
 
 @dataclass(frozen=True)
 class _Inside:
-    """What is known of the files in a column: size, first bytes and path of each, null without one."""
+    """The size, the first bytes and the path of each file in a column.
+
+    They are null where a row has no file.
+    """
 
     sizes: pa.Array
     heads: pa.Array
     paths: pa.Array
 
     def suffixes(self, path: Path, name: str) -> pa.Array:
-        """The suffix of each file, by its path or else its first bytes; null without a file."""
+        """Return the suffix of each file, by its path or else by its first bytes.
+
+        It is null where there is no file.
+        """
         own = suffixes_of(self.paths)
         known = pc.is_in(own, column(FILE_SUFFIXES, pa.string()))
         found = pc.if_else(pc.fill_null(pc.and_(known, self.heads.is_valid()), False), own, scalar(None))
@@ -189,7 +199,10 @@ def _suffix(head: bytes) -> str | None:
 
 
 def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:
-    """The other columns, the number of rows, and what is known of the files; few of these exist at a time."""
+    """Read the columns without files, the number of rows, and what is known about the files in each column.
+
+    Only a few of the files are in memory at a time.
+    """
     looks: dict[str, list[tuple[pa.Array, ...]]] = {name: [] for name in found.columns}
     rest: list[pa.Table] = []
     with progress(len(found.files), f"read {found.root.name}", unit="files") as bar:
@@ -253,7 +266,10 @@ def _refuse_outside(files: _Inside, name: str, root: Path) -> None:
 
 
 def _tables_in(path: Path, *, deeper: int = 2) -> list[Path]:
-    """The tables of a folder that has nothing else, or whose only folders are wrappers or splits."""
+    """Return the tables of a folder that has nothing else, or whose only folders are wrappers or splits.
+
+    If `path` is itself a table, return it. Return none if the folder has anything else.
+    """
     if not path.is_dir():
         return [path] if path.suffix.lower() in _SUFFIXES and path.is_file() else []
     with os.scandir(path) as entries:
@@ -271,7 +287,10 @@ def _tables_in(path: Path, *, deeper: int = 2) -> list[Path]:
 
 
 def _split_of(file: Path, root: Path) -> str:
-    """The split in the name of a file (`train-00000-of-00002`), or of its folder; `train` without any."""
+    """Return the split in the name of a file (`train-00000-of-00002`) or of its folder.
+
+    The default is `train`.
+    """
     if shard := _SHARD.fullmatch(file.stem):
         return shard["split"].rpartition("-")[2]
     if canonical_split(file.stem):
@@ -280,7 +299,7 @@ def _split_of(file: Path, root: Path) -> str:
 
 
 def _refuse_missing(files: Sequence[Path], root: Path) -> None:
-    """Numbered files must all be there, unless one was given by its name."""
+    """Refuse a set of numbered files that is incomplete, unless the user gave a single file by its name."""
     shards = [shard for file in files if (shard := _SHARD.fullmatch(file.stem)) and file != root]
     wanted = {
         f"{shard['split']}-{number:05d}-of-{shard['count']}"
@@ -296,7 +315,10 @@ def _refuse_missing(files: Sequence[Path], root: Path) -> None:
 
 
 def _class_names(path: Path, target: str | None) -> tuple[str, ...]:
-    """Names of integer labels, as Hugging Face writes them into the schema."""
+    """Return the names of integer labels that Hugging Face wrote into the schema.
+
+    Return none if there are none.
+    """
     with suppress(ValueError, KeyError, TypeError):
         features = json.loads((table_files.schema_of(path).metadata or {})[b"huggingface"])["info"][
             "features"
@@ -307,11 +329,14 @@ def _class_names(path: Path, target: str | None) -> tuple[str, ...]:
 
 
 KEPT_BYTES = 128 << 20
-"""Decoded groups that a process keeps, beside the one in use."""
+"""Bytes of decoded groups that a process keeps, in addition to the group in use."""
 
 
 def path_keys(paths: pa.Array) -> pa.Array | None:
-    """Paths beside the bytes as keys; None unless all are there, usable, with a suffix, and no two equal."""
+    """Return the paths beside the bytes as keys if they are usable. Otherwise, return None.
+
+    They are usable if each file has a path, all paths have a known suffix, and no two paths are equal.
+    """
     if paths.null_count or pc.any(pc.match_substring_regex(paths, SUSPICIOUS_PATH)).as_py():
         return None
     hashes = np.sort(name_hashes(paths))
@@ -320,28 +345,34 @@ def path_keys(paths: pa.Array) -> pa.Array | None:
 
 
 def numbered_keys(count: int, suffixes: pa.Array) -> pa.Array:
-    """The number of each row as its key; null without a suffix."""
+    """Return the row numbers with the suffixes of their files as keys.
+
+    A key is null where the suffix is null.
+    """
     return joined(column([f"{row:08d}" for row in range(count)], pa.string()), suffixes)
 
 
 def further_paths(keys: pa.Array, number: int, suffixes: pa.Array) -> pa.Array:
-    """Return by what `RowStore` finds the files of its column `number`; null where there is no file."""
+    """Return the paths by which `RowStore` finds the files of its column `number`.
+
+    Null means that there is no file.
+    """
     return joined(keys, scalar(f"{BLOB_MARK}{number}"), suffixes)
 
 
 def number_of(path: str) -> int:
-    """The number of the column in such a path."""
+    """Return the number of the column in a path that `further_paths` made."""
     return int(path.rpartition(BLOB_MARK)[2].partition(".")[0])
 
 
 class RowStore(NamedStore):
-    """Reads files that are in the rows of tables.
+    """Reads files that are stored in the rows of tables.
 
     Args:
-        root: The file, or the folder of them.
-        files: In order.
-        columns: Those with files in them.
-        first: The one of the first files, whose paths are keys.
+        root: The file, or the folder of files.
+        files: The tables, in order.
+        columns: The columns that hold files.
+        first: The column of the samples' first files, whose paths are the keys.
     """
 
     kind, made_from = "table", "these files"
@@ -369,7 +400,7 @@ class RowStore(NamedStore):
         return memoryview(found.as_buffer()).cast("B")
 
     def _number(self, key: str) -> int:
-        """The row of a key; looks at the files at the first call."""
+        """Return the row of a key. The first call inspects the files."""
         if not self._groups:
             self._groups = [group for file in self._files for group in table_files.groups_of(file)]
             self._ends = list(accumulate(group.rows for group in self._groups))
@@ -386,7 +417,10 @@ class RowStore(NamedStore):
         return self._keys
 
     def _group(self, at: int, name: str) -> pa.ChunkedArray:
-        """The bytes of a group of rows; decoded once while it is kept."""
+        """Return the bytes in a group of rows.
+
+        The group is decoded only if it is not kept from an earlier call.
+        """
         if (found := self._kept.pop((at, name), None)) is None:
             try:
                 found = answered(

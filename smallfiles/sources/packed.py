@@ -41,15 +41,18 @@ from smallfiles.sources.tarball import TarStore
 
 _HEAD_BYTES = 1024
 BLOB_MARK = "\x1f"
-"""Between the key of a sample and the field of its further file; no name of a file has it."""
+"""Separates the key of a sample from the name of an additional field.
+
+No file name contains this character.
+"""
 PIXELS = "npy"
-"""How the record of a packed file names images that were stored as pixels, with keys that end in `.npy`."""
+"""How the record of a packed file marks images that were stored as pixels. Their keys end in `.npy`."""
 _NOT_PACKED = ("files", "tar")
-"""Formats whose suffix does not say that this package wrote a file."""
+"""Formats whose suffix does not show that this package wrote a file."""
 
 
 def format_of(path: Path) -> str | None:
-    """The format of a packed output; None for anything that this package did not write.
+    """Return the format of a packed output. Return None for anything that this package did not write.
 
     Args:
         path: A file or folder that exists.
@@ -79,7 +82,7 @@ class PackedStore(NamedStore):
     """Reads the samples of a packed output by their keys.
 
     Args:
-        reader: What `smallfiles.formats.open` returned.
+        reader: A reader that `smallfiles.formats.open` returned.
     """
 
     kind = "packed file"
@@ -92,14 +95,14 @@ class PackedStore(NamedStore):
         return self._reader.keys()
 
     def _find(self, path: str) -> tuple[Blob, int]:
-        """The field and the number of the sample that a path names."""
+        """Return the field and the number of the sample that a path names."""
         key, mark, field = path.rpartition(BLOB_MARK)
         if not mark:
             return self._reader, self._row(path)
         return self._reader.blob(field.partition(".")[0]), self._row(key)
 
     def size(self, path: str) -> int:
-        """Bytes of one file of a sample."""
+        """Return the size of one file of a sample in bytes."""
         blob, row = self._find(path)
         return blob.size(row)
 
@@ -109,16 +112,17 @@ class PackedStore(NamedStore):
 
 
 def load(path: Path, format: str, options: SourceOptions) -> Source:
-    """A packed file as a source, with its targets, classes, captions and JSON objects.
+    """Make a source of a packed file, with its targets, classes, captions and JSON objects.
 
     Args:
-        path: The packed file or folder of shards; plain files are read by their manifest.
-        format: From `format_of`.
-        options: Only `split` and `where` are used; labels come from the file.
+        path: The packed file or folder of shards. Plain files are not read here, but by their manifest.
+        format: The format that `format_of` returned.
+        options: Only `split`, `where` and, for shards of other programs, `unlabelled` and `suffixes` are
+            used. Labels come from the file.
 
     Raises:
-        SourceError: Another split was requested.
-        FormatError: It is damaged.
+        SourceError: Another split was requested, or shards of another program have no labels.
+        FormatError: The packed file is damaged.
         ManifestError: Its keys or targets cannot be those of a data set.
     """
     what = "packed shards" if format == "tar" and path.is_dir() else "a packed output"
@@ -155,13 +159,13 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
 def with_names_beside(
     source: Source, used: Sequence[str], options: SourceOptions, ignored: Sequence[Archive] = ()
 ) -> Source:
-    """Refuse files that name the samples of a packed folder, and are not part of it.
+    """Refuse files that name the samples of a packed folder without belonging to it.
 
     Args:
         source: The samples.
-        used: Files that are part of it.
-        options: With what is ignored.
-        ignored: Members of its shards that are no fields.
+        used: Files that belong to the packed folder.
+        options: Options that say which files are ignored.
+        ignored: Members of the folder's shards that belong to no field.
     """
     assert source.root is not None
     keys, root = source.manifest.paths, source.root
@@ -190,7 +194,7 @@ def _open(path: Path, format: str, options: SourceOptions) -> Reader:
 
 
 def _is_foreign_tar(path: Path, format: str) -> bool:
-    """Whether these are shards written by other software."""
+    """Check whether these are shards that other software wrote."""
     return format == "tar" and path.is_dir() and not any(map(_is_our_tar, sorted(path.glob("*.tar"))[:1]))
 
 
@@ -216,17 +220,17 @@ def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> M
 
 
 def _blob_paths(reader: Reader, name: str, suffix: str) -> pa.StringArray:
-    """Names of the files of a further field, as `PackedStore` finds them."""
+    """Return the paths by which `PackedStore` finds the files of an additional field."""
     return joined(reader.keys(), scalar(f"{BLOB_MARK}{name}{suffix}"))
 
 
 def flags_of(reader: Reader) -> dict[str, Any]:
-    """The fields of `SourceOptions` with which the source was read, as far as the output shows them.
+    """Return the fields of `SourceOptions` with which the source was read, as far as the output shows them.
 
-    Comparing a packed file with its source thus needs no knowledge of how it was packed.
+    Thus a packed file can be compared with its source without knowing how it was packed.
 
     Args:
-        reader: Of the output.
+        reader: A reader of the output.
     """
     record = reader.info().get("provenance") or {}
     found: dict[str, Any] = {"columns": columns} if (columns := recorded_columns(record)) else {}
@@ -247,7 +251,7 @@ def flags_of(reader: Reader) -> dict[str, Any]:
 
 
 def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
-    """The manifest of plain files, and the values that `annotate` added to them."""
+    """Return the manifest of plain files together with the values that `annotate` added to them."""
     if not added_fields(path):
         return manifest
     with closing(formats.open(path, "files")) as reader:
@@ -258,7 +262,10 @@ def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
 
 
 def selected(manifest: Manifest, path: Path, where: str | None) -> Manifest:
-    """The samples of plain files for which a condition is true; all of them without one."""
+    """Return the samples of plain files for which a condition is true.
+
+    Without a condition, return all samples.
+    """
     if where is None:
         return manifest
     with closing(formats.open(path, "files")) as reader:
@@ -267,13 +274,16 @@ def selected(manifest: Manifest, path: Path, where: str | None) -> Manifest:
 
 
 def resize_of(reader: Reader) -> dict[str, Any] | None:
-    """How pictures were scaled before packing; None if they were not."""
+    """Return how pictures were scaled before packing. Return None if they were not scaled."""
     record = (reader.info().get("provenance") or {}).get("resize")
     return record if isinstance(record, dict) else resize_sidecar(reader.path)
 
 
 def resize_sidecar(path: Path) -> dict[str, Any] | None:
-    """The record next to plain files, which cannot contain it."""
+    """Read the record of scaling that lies beside plain files, which cannot contain it.
+
+    Return None if there is no such record.
+    """
     try:
         record = json.loads(path.with_name(path.name + ".resized.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -60,22 +60,24 @@ _MAY_BE_PART = rf"({PART_OF_STEM}|\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
 _LEAST_SHARE = 0.5
 _BESIDE = "side by side"
 _MOST_FILES = 16
-"""Files of a sample that has a folder of its own; more are frames, or samples."""
+"""The most files that a sample with a folder of its own may have. More files are frames, or samples."""
 
 
 @dataclass(frozen=True)
 class Partners:
-    """The samples of a tree and their further files.
+    """The samples of a tree that have several files each.
 
     Args:
         firsts: Path of the first file of each sample.
-        names: The same without the folders that only tell the fields apart: labels go by these.
-        blobs: Path of its file of each field, null where it has none.
+        names: The paths in `firsts` without the folders that only tell the fields apart. Labels are found by
+            these.
+        blobs: For each additional field, the path of each sample's file. It is null where a sample has no
+            file.
         lost: Files that belong to no sample.
-        lost_names: The names of the samples that they would belong to.
+        lost_names: For each of the files in `lost`, the name of the sample that it would belong to.
         note: What was recognised, without the number of samples.
-        way: How the files of a sample were found.
-        beside: Where the files of a sample are side by side, their common stem.
+        way: How the files of a sample were found, for messages.
+        beside: The common stem of each sample's files if they lie side by side. Otherwise, it is None.
     """
 
     firsts: pa.StringArray
@@ -88,7 +90,10 @@ class Partners:
     beside: pa.StringArray | None = None
 
     def side_files(self, tree: Tree, suffix: str) -> pa.StringArray | None:
-        """The file with this suffix beside each sample, null where it has none; None if there are none."""
+        """Return the file with this suffix beside each sample. It is null where a sample has no such file.
+
+        Return None if no sample has such a file.
+        """
         if self.beside is None:
             return None
         paths = joined(self.beside, scalar(suffix))
@@ -96,18 +101,18 @@ class Partners:
         return found if found.null_count < len(found) else None
 
     def complete(self, labels: Labelled, where: Path, *, strict: bool) -> tuple[Labelled, Partners]:
-        """Leave out the samples that lack a file, of those that have a label.
+        """Leave out those labelled samples that lack a file.
 
         Args:
-            labels: Of `names`.
+            labels: The labels of `names`.
             where: The tree, for messages.
-            strict: Refuse them instead, and files of no sample.
+            strict: Whether to raise an error for incomplete samples, and for files that belong to no sample.
 
         Returns:
-            The labels of the rest, and the partners with the fields that this split has.
+            The labels of the remaining samples, and the partners with the fields that this split has.
 
         Raises:
-            SourceError: No sample is complete, or one is not and `strict` is set.
+            SourceError: No sample is complete, or `strict` is set and something would be left out.
         """
         kept = from_numpy(np.flatnonzero(labels.keep))
         missing = {name: paths.take(kept).is_null() for name, paths in self.blobs.items()}
@@ -131,7 +136,7 @@ class Partners:
         return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes), own
 
     def _of_split(self, labels: Labelled) -> pa.BooleanArray:
-        """Which of the lost files are not clearly those of another split."""
+        """Return a mask of the lost files that do not clearly belong to another split."""
         folders, places = folders_of(self.names), folders_of(self.lost_names)
         ours, others = (folders.take(from_numpy(np.flatnonzero(of))) for of in (labels.keep, ~labels.keep))
         return pc.or_(pc.is_in(places, ours), pc.invert(pc.is_in(places, others)))
@@ -139,15 +144,15 @@ class Partners:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Files by sample and field.
+    """Files that are parts of samples, by sample and field.
 
     Args:
         files: Paths.
-        samples: The name of the sample of each; null if it belongs to none.
-        rows: Which files are of which field; those of the first one have the empty name.
+        samples: The name of each file's sample. It is null if the file belongs to no sample.
+        rows: The numbers of the files of each field. The name of the field of first files is empty.
         note: What was recognised, without the number of samples.
-        way: How the files of a sample were found.
-        apart: A folder elsewhere, of files that belong to no sample; empty if there is none.
+        way: How the files of a sample were found, for messages.
+        apart: A folder outside, whose files belong to no sample. It is empty if there is no such folder.
     """
 
     files: pa.StringArray
@@ -158,23 +163,23 @@ class _Parts:
     apart: str = ""
 
     def of(self, name: str) -> tuple[pa.StringArray, pa.StringArray]:
-        """The files of a field, and their samples."""
+        """Return the files of a field, and the names of their samples."""
         return _take(self.files, self.rows[name]), _take(self.samples, self.rows[name])
 
 
 def find(path: Path, tree: Tree, options: SourceOptions) -> Partners | None:
-    """Recognise samples of several files in a tree, or take those that the user names.
+    """Recognise samples of several files in a tree, or find the files that the user names.
 
     Args:
         path: The tree, for messages.
-        tree: What it contains.
+        tree: The contents of the tree.
         options: See `SourceOptions`.
 
     Returns:
-        None if its samples are of one file each, as far as names tell.
+        The samples and their files. It is None if each sample has one file, as far as the names tell.
 
     Raises:
-        SourceError: Files are parts of samples, and it is unclear of which.
+        SourceError: Files are parts of samples, but it is unclear of which samples.
         UsageError: A template of `--field` makes no sense.
     """
     if options.columns:
@@ -189,13 +194,16 @@ def find(path: Path, tree: Tree, options: SourceOptions) -> Partners | None:
 
 
 def _data_files(tree: Tree) -> pa.StringArray:
-    """The files of a tree that are no samples by their suffix, but may be files of samples: arrays, say."""
+    """Return the files of a tree that have the suffix of data, such as arrays, but not that of samples.
+
+    They may be additional files of samples.
+    """
     others = tree.other_paths()
     return others.filter(pc.is_in(suffixes_of(others), column(sorted(DATA_SUFFIXES), pa.string())))
 
 
 def unclear(path: Path, what: str, expected: str) -> SourceError:
-    """The error for parts of samples that do not fit together."""
+    """Return the error for parts of samples that do not fit together."""
     return SourceError(
         f"{path} contains parts of samples that do not fit together: {what}",
         expected=expected,
@@ -206,10 +214,12 @@ def unclear(path: Path, what: str, expected: str) -> SourceError:
 
 
 def _matched(path: Path, parts: _Parts) -> Partners | None:
-    """The files of each sample; None if no file has a partner, or only some have one beside them.
+    """Find the files of each sample.
+
+    Return None if no file has a partner, or if too few samples have a partner beside them.
 
     Raises:
-        SourceError: A sample has several files of one field, or too few have one of each.
+        SourceError: A sample has several files of one field, or too few samples have a file of each field.
     """
     firsts, keys = parts.of("")
     blobs, few, is_used = {}, [], np.zeros(len(parts.files), bool)
@@ -239,7 +249,7 @@ def _matched(path: Path, parts: _Parts) -> Partners | None:
 
 
 def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArray) -> None:
-    """Refuse several files of one sample and field, by their names."""
+    """Refuse several files of one sample and field. The error names these files."""
     counts = samples.value_counts()
     if len(counts) == len(samples):
         return
@@ -249,7 +259,11 @@ def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArra
 
 
 def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
-    """One folder per sample: the same few names in most of them, and one of these that of a part."""
+    """Recognise one folder per sample.
+
+    Most folders have the same few file names. At least one of them is the name of a part, such as `mask`, and
+    exactly one is the name of the whole, such as `image`.
+    """
     if any(len(folder.files) > _MOST_FILES for folder in tree.folders):
         return None
     folders, bare = folders_of(files), file_names_of(files)
@@ -275,7 +289,10 @@ def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
 
 
 def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
-    """Files such as `a_mask.png` or `a.mask.png` beside an `a.jpg`; other words if each image has one."""
+    """Recognise files such as `a_mask.png` or `a.mask.png` beside an `a.jpg`.
+
+    Words other than the usual ones (`mask`) count if each image has such a file.
+    """
     if not pc.any(pc.match_substring_regex(files, _MAY_BE_PART)).as_py():
         return None
     stems, is_sample = stems_of(files), np.arange(len(files)) < len(tree)
@@ -308,7 +325,7 @@ def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
 
 
 def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
-    """Folders such as `images/` and `masks/` beside each other, with files of the same stems."""
+    """Recognise folders such as `images/` and `masks/` beside each other, whose files have the same stems."""
     encoded = folders_of(files).dictionary_encode()
     paths = encoded.dictionary.to_pylist()
     if not (found := sites(paths)):
@@ -330,10 +347,12 @@ def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
 
 
 def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
-    """The files that templates name; what no template names is a first file, if `image=` does not say which.
+    """Find the files that the templates of `--field` name.
+
+    A file that no template names is a first file, unless `image=` says which files are the first ones.
 
     Raises:
-        SourceError: A field has no file at all, or a file would be that of several samples.
+        SourceError: A field has no file at all, or a file would belong to several samples.
         UsageError: A template makes no sense.
     """
     files, templates = tree.paths(), dict(map(_template, columns))
@@ -367,7 +386,7 @@ def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
 
 
 def _in_folders_with(firsts: pa.StringArray, blobs: Iterable[pa.StringArray]) -> pa.BooleanArray:
-    """Which files are in a folder in which any has a partner, or in one of a test split."""
+    """Return a mask of the files in a folder where some file has a partner, or in a test split."""
     folders = folders_of(firsts)
     known = [folders.filter(found.is_valid()) for found in blobs]
     names = folders.unique().to_pylist()
@@ -395,7 +414,11 @@ def _senseless(text: str) -> UsageError:
 
 
 def _parts_of_paths(files: pa.StringArray, own: str) -> dict[str, pa.StringArray]:
-    """What a template may name of each file: its name, stem and folder, and what other names stand for."""
+    """Return what a template may name of each file, by name.
+
+    These are the file's name, stem and folder, and the texts that other names in the template `own` stand
+    for.
+    """
     name = file_names_of(files)
     known = {"name": name, "stem": stems_of(name), "dir": pc.utf8_rtrim(folders_of(files), characters="/")}
     texts = parts_of(own)
@@ -407,7 +430,7 @@ def _parts_of_paths(files: pa.StringArray, own: str) -> dict[str, pa.StringArray
 
 
 def _filled(template: str, parts: Mapping[str, pa.StringArray]) -> pa.StringArray:
-    """The path that a template names for each file; null for a file without these parts."""
+    """Return the path that a template names for each file. It is null for a file that lacks a part."""
     if not parts.keys() >= {*parts_of(template)[1::2]}:
         raise _senseless(template)
     found = filled(template, parts.__getitem__)
@@ -430,19 +453,20 @@ def _take(texts: pa.StringArray, rows: Rows) -> pa.StringArray:
 
 
 WHOLES = WHOLE | PAIRS.keys()
-"""Words in the names of folders of images."""
+"""Words in the names of folders that contain images."""
 
 _UNIMPORTANT = frozenset({"jpeg", "jpg", "png", "class", "object"})
 
 
 def sites(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The folders of first and further files among others, each with a trailing slash.
+    """Find the folders of first files and the folders of additional files among other folders.
 
     Args:
-        paths: All folders in which files are.
+        paths: All folders that contain files, each with a trailing slash.
 
     Returns:
-        How the names of the samples in each begin, and the name of its field; empty for the first files.
+        For each such folder, how the names of its samples begin, and the name of its field. The name of the
+        field of first files is empty.
     """
     below: dict[str, dict[str, None]] = {}
     for above, path in chain.from_iterable(pairwise(folders_above(path)) for path in paths):
@@ -460,21 +484,30 @@ def sites(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """A folder and those that it is in, from the root, each with a trailing slash but the root."""
+    """Yield the folders that contain `path`, from the root down to the folder itself.
+
+    The root is the empty text. Each other folder has a trailing slash.
+    """
     yield ""
     for match in re.finditer("/", path):
         yield path[: match.end()]
 
 
 def _past_wrappers(part: str, whole: str, below: Mapping[str, Iterable[str]], filled: set[str]) -> str:
-    """The folder of the files where a folder of parts only wraps another: `annotations/trimaps/`."""
+    """Follow a folder of parts that only wraps another folder, as in `annotations/trimaps/`.
+
+    Return the folder that contains the files.
+    """
     while part not in filled and len(inside := [*below[part]]) == 1 and inside[0] not in below.get(whole, ()):
         part += f"{inside[0]}/"
     return part
 
 
 def _fields_by_folder(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The field of each folder of parts, by the folder that it belongs to; without unclear ones."""
+    """Return the fields of folders of parts, grouped by the folder of images that they belong to.
+
+    Return nothing if a folder of parts could belong to several folders.
+    """
     found: dict[str, dict[str, str]] = {}
     for whole in filter(_is_whole, names):
         fields = {name: _field_of(name, whole) for name in names if name != whole}
@@ -497,13 +530,16 @@ def _is_whole(name: str) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """Whether a folder or file has parts of samples by its name."""
+    """Check by its name whether a folder or a file holds parts of samples."""
     found = {*words_of(name)}
     return bool(found & PARTS) and not found & NEGATIONS
 
 
 def _field_of(name: str, whole: str) -> str:
-    """The field of a folder if it has parts of what another contains; empty otherwise."""
+    """Return the field of the folder `name` if it has parts of what the folder `whole` contains.
+
+    Return an empty text otherwise.
+    """
     own, theirs = words_of(name), words_of(whole)
     known = PARTS.union(*(PAIRS.get(word, ()) for word in theirs))
     marks = [word for word in own if word in known]
@@ -515,22 +551,26 @@ def _field_of(name: str, whole: str) -> str:
 
 
 def singular(word: str) -> str:
-    """`mask` of `masks`, `box` of `boxes`."""
+    """Return the singular of a word: `mask` for `masks`, and `box` for `boxes`."""
     return word[:-2] if word.endswith("xes") else word.removesuffix("s")
 
 
 def field_name(name: str) -> str:
-    """The name as that of a field; `_image` follows where it would mean something else."""
+    """Turn a name into the name of a field. Append `_image` if the name is reserved for something else."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return f"{name}_image" if name in RESERVED else name
 
 
 def place(path: str, known: Mapping[str, tuple[str, str]]) -> tuple[str | None, str | None]:
-    """Return how the names of the samples in a folder begin, and their field; a bare split has images.
+    """Return how the names of the samples in a folder begin, and their field.
+
+    Return None for both if unknown.
+
+    A folder of a split that contains neither counts as a folder of first files.
 
     Args:
         path: The folder.
-        known: From `sites`.
+        known: The return value of `sites`.
     """
     for above in folders_above(path):
         if found := known.get(above):

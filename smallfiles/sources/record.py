@@ -40,22 +40,22 @@ FIELDS_FLAG = (
     "--field mask=masks/{stem}.png, or "
     "--field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz"
 )
-"""How a user says which files belong together."""
+"""The flags with which a user says which files belong together, for messages."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Samples and where their bytes are.
+    """A data set to pack: its samples, and where their bytes are.
 
     Args:
         manifest: Path and target of every sample.
-        store: Reads the bytes of a path of the manifest.
+        store: Reads the bytes of a path in the manifest.
         kind: What the path was recognised as, in words.
-        notes: What was odd, repaired or left out, one sentence per item.
+        notes: What was odd, repaired or left out, with one sentence per item.
         root: The folder or tar file that the manifest's paths are relative to.
-        resize: How pictures were scaled when this was packed; None if they were not.
+        resize: How pictures were scaled when this was packed. It is None if they were not scaled.
         member_suffixes: See `Schema.member_suffixes`.
-        columns: See `SourceOptions.columns`; what reading the same again needs.
+        columns: The `SourceOptions.columns` with which the same samples can be read again.
     """
 
     manifest: Manifest
@@ -69,23 +69,33 @@ class Source:
 
 
 def noted(names: Collection[object] | pa.Array, one: str, what: str) -> Notes:
-    """A note on what is odd, with the count and the first few; none if there is nothing."""
+    """Return a note on what is odd, with the count and the first few names. Return no note if there are none.
+
+    Args:
+        names: The names of the odd things.
+        one: What one of them is called, in the singular.
+        what: What is odd about them.
+    """
     few = first_few(names)
     return (f"{plural(len(names), one)} {what}: {few}",) if len(names) else ()
 
 
 def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> Notes:
-    """A note on what has no place in a source."""
+    """Return a note on what was left out of a source. Return no note if `names` is empty."""
     return noted(names, one, f"{which} left out")
 
 
 def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple[str, str, Notes]:
-    """The chosen one of the splits of a source, as it is spelled there, its usual name, and notes.
+    """Choose a split of a source.
 
     Args:
-        found: The splits; an empty name is what belongs to none, and is chosen if there are no others.
+        found: The splits. The empty name stands for data without a split. It is chosen if there are no
+            splits.
         wanted: The requested split, or None.
-        where: The source; its name may be that of a split.
+        where: The source. Its name may be that of a split.
+
+    Returns:
+        The chosen split as it is spelled in the source, its usual name, and notes for the user.
 
     Raises:
         SourceError: The requested split does not exist, or none was requested and there is no train split.
@@ -100,11 +110,12 @@ def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple
 def of_split(
     things: Iterable[_Thing], split_of: Callable[[_Thing], str], wanted: str | None, where: Path
 ) -> tuple[list[_Thing], str, str, Notes]:
-    """Return the things of the chosen split, and what `chosen_split` returns.
+    """Return the things of the chosen split, and then what `chosen_split` returns.
 
     Args:
         things: Files or folders.
-        split_of: Returns the split of one, as it is spelled there; empty if it belongs to none.
+        split_of: Returns the split of a thing, as it is spelled in the source. It is empty if the thing
+            belongs to no split.
         wanted: The requested split, or None.
         where: The source.
     """
@@ -116,7 +127,7 @@ def of_split(
 
 
 def refuse_other_split(where: Path, own: str | None, wanted: str | None, what: str) -> None:
-    """Raise SourceError if a manifest or packed file is of another split than the requested one."""
+    """Raise SourceError if a manifest or packed file belongs to another split than the requested one."""
     if wanted not in (None, own):
         raise SourceError(
             f"{where} is of split {own!r}, and {wanted!r} was requested",
@@ -126,16 +137,21 @@ def refuse_other_split(where: Path, own: str | None, wanted: str | None, what: s
 
 
 def given_first(name: str, options: SourceOptions) -> str:
-    """The name of the first file's field if `--field` gave it and a field can have it, else nothing."""
+    """Return the name of the first file's field if `--field` gave it and a field can have this name.
+
+    Otherwise, return an empty text.
+    """
     given = name in (text.partition("=")[0] for text in options.columns)
     return name if given and not name_problem(name) else ""
 
 
 def with_data_suffix(options: SourceOptions, counts: Mapping[str, int]) -> tuple[SourceOptions, Notes]:
-    """The options for a source without images: with the suffix of most data files, and a note on it.
+    """Return the options for a source without images, and a note.
+
+    Their suffix is the most common suffix of data files. Without such a suffix, the options are unchanged.
 
     Args:
-        options: The suffixes that a user asked for stay.
+        options: The options. Suffixes that a user requested are kept.
         counts: Number of files with each suffix.
     """
     suffix = data_suffix(counts) if options.suffixes == IMAGE_SUFFIXES else None
@@ -145,7 +161,7 @@ def with_data_suffix(options: SourceOptions, counts: Mapping[str, int]) -> tuple
 
 
 def refuse_if_strict(notes: Notes, options: SourceOptions, where: object) -> None:
-    """Raise SourceError if something was left out or is odd and nothing may be."""
+    """Raise SourceError if the user requested `--strict` and there are notes on odd or omitted files."""
     if notes and options.strict:
         raise SourceError(
             f"{where} has more than whole samples: {'; '.join(notes)}",
@@ -159,15 +175,16 @@ class Samples:
     """The samples that a rule found among files.
 
     Args:
-        keys: Path of each.
+        keys: Path of each sample.
         kind: What the source was recognised as, in words.
-        columns: Further arguments of `Manifest.from_columns`.
-        notes: What was odd or chosen, one sentence per item.
-        faults: What was left out; `--strict` refuses it.
+        columns: Additional arguments of `Manifest.from_columns`.
+        notes: What was odd or chosen, with one sentence per item.
+        faults: What was left out. `--strict` refuses a source with faults.
         used: Other files that were read.
-        chosen: The one of them that was read where another of its kind could have been; empty if none was.
-        files: Paths of all files of the samples, if there are more than keys.
-        more: Further fields of `Source`.
+        chosen: The path of a file that was read although there are others of its kind. It is empty if there
+            is no such file.
+        files: Paths of all files of the samples, if there are more of them than keys.
+        more: Additional fields of `Source`.
     """
 
     keys: pa.StringArray
@@ -182,7 +199,7 @@ class Samples:
 
 
 def source_of(files: Files, found: Samples, options: SourceOptions) -> Source:
-    """Make a source of the samples that a rule found: the last step of all readers.
+    """Make a source of the samples that a rule found. This is the last step of all readers.
 
     Raises:
         SourceError: Something was left out and `--strict` was given, or other files name the samples.
@@ -202,7 +219,7 @@ def source_of(files: Files, found: Samples, options: SourceOptions) -> Source:
 
 
 def files_of(tree: Tree, options: SourceOptions) -> Files:
-    """The files of a tree, as rules take them."""
+    """Return the files of a tree in the form in which rules take them."""
     store = FolderStore(tree.root, follow_links=options.follow_links)
     return Files(
         tree.root,
@@ -221,14 +238,14 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class FolderStore:
-    """Reads whole files of a folder: one open, one read, one close.
+    """Reads whole files of a folder, with one open, one read and one close per file.
 
     Each open is a round trip on a parallel file system. The size is checked after the read, when the client
     already has it.
 
     Args:
-        root: What paths are relative to.
-        follow_links: Allow links that lead out of it.
+        root: The folder that paths are relative to.
+        follow_links: Whether links may lead out of the folder.
     """
 
     sequential = False
@@ -241,14 +258,14 @@ class FolderStore:
         self._flags = _FLAGS if follow_links else _FLAGS | os.O_NOFOLLOW
 
     def size(self, path: str) -> int:
-        """Bytes of one file."""
+        """Return the size of one file in bytes."""
         try:
             return answered(self._prefix + path, self._boundary.stat, path).st_size
         except (OSError, ValueError) as error:
             raise self._unreadable(path, error) from error
 
     def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a whole file into the start of `buffer`; see `ByteStore.read_into`."""
+        """Read a whole file into the start of `buffer`. See `ByteStore.read_into`."""
         try:
             return answered(self._prefix + path, self._read_into, path, buffer)
         except (OSError, ValueError) as error:
@@ -281,7 +298,7 @@ class FolderStore:
         return descriptor
 
     def head(self, path: str) -> bytes:
-        """The first bytes of a file: enough for the header of a picture."""
+        """Return the first bytes of a file, which are enough for the header of a picture."""
 
         def read() -> bytes:
             with (self.root / path).open("rb") as file:
@@ -290,14 +307,14 @@ class FolderStore:
         return answered(self._prefix + path, read)
 
     def describe(self) -> str:
-        """`folder /data/imagenet`."""
+        """Return a description of the store for messages, such as `folder /data/imagenet`."""
         return f"folder {self.root}"
 
     def __repr__(self) -> str:
         return f"FolderStore({str(self.root)!r})"
 
     def _rest(self, path: str, descriptor: int, buffer: memoryview, got: int) -> int:
-        """Complete a short read, or return the size of a file larger than the buffer."""
+        """Complete a short read. If the file is larger than the buffer, return the size of the file."""
         about = os.fstat(descriptor)
         if not S_ISREG(about.st_mode):
             raise self._bad(path, "is no regular file", "a file that can be read to its end")
@@ -327,7 +344,7 @@ class FolderStore:
 
 
 class NamedStore:
-    """Base of stores that read from one file: finds the row of a name.
+    """Base class of stores that read samples from one file. It finds the row of a sample by its name.
 
     Args:
         path: The file.
@@ -335,7 +352,7 @@ class NamedStore:
 
     kind, made_from, sequential = "file", "this file", False
     of_process: tuple[str, ...] = ("_lookup",)
-    """What each process has of its own, from `_begin`."""
+    """Names of the attributes that each process creates for itself in `_begin`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -352,11 +369,11 @@ class NamedStore:
         raise NotImplementedError
 
     def size(self, path: str) -> int:
-        """Bytes of one file."""
+        """Return the size of one sample's file in bytes."""
         return len(self._bytes(path))
 
     def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a file into the start of `buffer`; see `ByteStore.read_into`."""
+        """Read a file into the start of `buffer`. See `ByteStore.read_into`."""
         data = self._bytes(path)
         if len(data) <= len(buffer):
             buffer[: len(data)] = data
@@ -379,10 +396,10 @@ class NamedStore:
         )
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was written again since it was looked at: its samples may lie elsewhere now.
+        """Refuse a file that was rewritten since it was opened, because its samples may lie elsewhere now.
 
         Raises:
-            SourceError: Its size or its time of modification is another.
+            SourceError: The size or the modification time of the file has changed.
         """
         if self._state_of_file() != self._state:
             raise SourceError(
@@ -399,7 +416,7 @@ class NamedStore:
         return None if S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
 
     def describe(self) -> str:
-        """`tar /data/train.tar`."""
+        """Return a description of the store for messages, such as `tar /data/train.tar`."""
         return f"{self.kind} {self.path}"
 
     def __repr__(self) -> str:
@@ -414,7 +431,9 @@ class NamedStore:
 
 
 class Lookup:
-    """Row of a name among millions, without a dict: sorted 64-bit hashes, then the name itself.
+    """Finds the row of a name among millions of names without a dict.
+
+    It searches sorted 64-bit hashes, and then compares the name itself.
 
     Args:
         names: Unique names.
@@ -428,7 +447,7 @@ class Lookup:
         self._rows = order.astype(np.uint32).data
 
     def row(self, name: str) -> int:
-        """Row of a name; -1 if there is none."""
+        """Return the row of a name. Return -1 if there is no such name."""
         wanted = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
         at = bisect_left(self._hashes, wanted)
         while at < len(self._hashes) and self._hashes[at] == wanted:

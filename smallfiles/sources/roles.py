@@ -28,7 +28,7 @@ from smallfiles.sources.table_files import TEXT_SUFFIXES
 PATHS = "file_name filename file_path filepath path file image img image_path img_path image_name image_file"
 IDS = f"{PATHS} id image_id name key stem"
 MORE_FILES = "_file_name"
-"""What names of columns of further files end with in the metadata of Hugging Face."""
+"""Ending of the names of columns with additional files, in the metadata of Hugging Face."""
 
 _FIRST = ("image", "audio", "video", "array", "file", "data")
 _TARGETS = ("label", "captions")
@@ -44,14 +44,14 @@ _LOOKED_AT = 20
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a table are.
+    """What the columns of a table mean.
 
     Args:
         first: Name of the field of the first file.
-        image: The column of its paths, or a template such as `images/{id}.png`.
-        target: The column of labels or captions; None for unlabelled samples.
-        kind: Which of the two it is.
-        blobs: Column or template of each field of further files.
+        image: The column with the paths of the first files, or a template such as `images/{id}.png`.
+        target: The column of labels or captions. It is None for unlabelled samples.
+        kind: Whether the target is `label` or `captions`.
+        blobs: Column or template of each field of additional files.
         values: Column of each field of values.
         meta: The columns that no field can hold.
     """
@@ -66,18 +66,18 @@ class Roles:
 
 
 def roles_of(table: pa.Table, path: Path, options: SourceOptions, usual: str, root: Path) -> Roles:
-    """Decide what each column is.
+    """Decide what each column of a table means.
 
     Args:
         table: All columns.
-        path: Of the table.
-        options: With `columns` (the flags `--field`) and `unlabelled`.
+        path: Path of the table.
+        options: The options. `columns` (the flags `--field`) and `unlabelled` are used.
         usual: The usual names of the column of paths.
-        root: What paths are relative to.
+        root: The folder that paths are relative to.
 
     Raises:
         UsageError: The flags contradict each other.
-        SourceError: A column is missing, or none is clear.
+        SourceError: A column is missing, or the meaning of no column is clear.
     """
     given = given_fields(table.column_names, path, options)
     further = {
@@ -92,17 +92,17 @@ def roles_of(table: pa.Table, path: Path, options: SourceOptions, usual: str, ro
 
 
 def roles_inside(table: pa.Table, path: Path, options: SourceOptions, inside: Sequence[str]) -> Roles:
-    """The same for a table that has the files themselves in some columns.
+    """Decide what each column means in a table that holds the files themselves in some columns.
 
     Args:
         table: All other columns.
-        path: Of the table.
+        path: Path of the table.
         options: As in `roles_of`.
-        inside: The columns with files.
+        inside: The columns that hold files.
 
     Raises:
         UsageError: The flags contradict each other, or name other files.
-        SourceError: A column is missing, or none is clear.
+        SourceError: A column is missing, or the meaning of no column is clear.
     """
     given = given_fields([*inside, *table.column_names], path, options)
     if any("{" in spec for spec in given.values()):
@@ -116,12 +116,15 @@ def roles_inside(table: pa.Table, path: Path, options: SourceOptions, inside: Se
 
 
 def says_files(names: Sequence[str], columns: Iterable[str]) -> bool:
-    """Say whether a flag `--field` or a usual name tells that one of these columns holds files."""
+    """Check whether a flag `--field` or a usual name says that one of these columns holds files."""
     return bool({text.partition("=")[2] for text in columns} & {*names} or _known(names, PATHS))
 
 
 def _roles(table: pa.Table, path: Path, options: SourceOptions, files: dict[str, str]) -> Roles:
-    """What is not of files: targets, values and the rest; the first of `files` has the keys."""
+    """Decide what the columns mean that do not hold files: they are targets, values or part of meta.
+
+    The first entry of `files` is the field whose paths are the keys.
+    """
     given = dict(map(_field, options.columns))
     (first, image), *further = files.items()
     targets = [name for name in given if name in _TARGETS]
@@ -149,17 +152,20 @@ def _roles(table: pa.Table, path: Path, options: SourceOptions, files: dict[str,
 
 
 def columns_of(spec: str) -> list[str]:
-    """The columns that a SPEC names."""
+    """Return the columns that a SPEC names."""
     return _BRACES.findall(spec) if "{" in spec else [spec]
 
 
 def parts_of(spec: str) -> list[str]:
-    """The pieces of a template: text, column, text, column, …, text."""
+    """Split a template into its pieces: text, column, text, column, …, text."""
     return _BRACES.split(spec)
 
 
 def filled(spec: str, texts_of: Callable[[str], pa.Array]) -> pa.Array:
-    """A template with the texts of its columns, one per row; null where one is."""
+    """Fill in a template with the texts of its columns, for each row.
+
+    It is null where one of the texts is null.
+    """
     parts = enumerate(parts_of(spec))
     return joined(*(texts_of(part) if at % 2 else scalar(part) for at, part in parts))
 
@@ -176,7 +182,10 @@ def check_columns(names: Sequence[str], spec: str, path: Path, next_step: str) -
 
 
 def sentence(roles: Roles, values: pa.Schema, path: Path, classes: str) -> str:
-    """What each column was taken for, in one line; `values` has types, and `classes` says what those are."""
+    """Return one line that says how each column was interpreted.
+
+    `values` has the types of the columns of values, and `classes` is a phrase about the classes.
+    """
     taken = [f"{path.name}: {roles.first} from {roles.image}"]
     taken += [f"{name} from {spec}" for name, spec in roles.blobs.items()]
     taken += [f"{roles.kind} from {roles.target}" if roles.target else "no label or captions"]
@@ -193,11 +202,11 @@ def sentence(roles: Roles, values: pa.Schema, path: Path, classes: str) -> str:
 
 
 def given_fields(names: Sequence[str], path: Path, options: SourceOptions) -> dict[str, str]:
-    """The flags `--field` as NAME and SPEC.
+    """Return the flags `--field` as a dictionary of NAME to SPEC.
 
     Raises:
-        UsageError: One is not NAME=SPEC, or names a field twice.
-        SourceError: There is no such column.
+        UsageError: A flag is not NAME=SPEC, or a field is named twice.
+        SourceError: The table has no column of this name.
     """
     pairs = [_field(text) for text in options.columns]
     if len(dict(pairs)) < len(pairs):
@@ -225,7 +234,10 @@ def _unclear(options: SourceOptions, what: str, expected: str) -> UsageError:
 
 
 def _is_of_files(table: pa.Table, name: str, spec: str, root: Path) -> bool:
-    """Whether a field is one of files: a template, or texts that end like files or name some."""
+    """Check whether a field consists of files.
+
+    It does if its SPEC is a template, or if the texts of its column end like file names or name files.
+    """
     return (
         "{" in spec
         or name == "image"
@@ -234,7 +246,7 @@ def _is_of_files(table: pa.Table, name: str, spec: str, root: Path) -> bool:
 
 
 def _texts(table: pa.Table, name: str) -> list[str]:
-    """The first texts of a column; none of another type."""
+    """Return the first texts of a column. Return none if the column has another type."""
     texts = table.column(name)
     if not pa.types.is_string(texts.type):
         return []
@@ -251,7 +263,7 @@ def _is_file(root: Path, text: str) -> bool:
 
 
 def names_files(table: pa.Table, name: str, root: Path) -> bool:
-    """Return whether the texts of a column, as far as we look, are paths of files that exist."""
+    """Check whether the first texts of a column are paths of files that exist."""
     known = _texts(table, name)
     return bool(known) and all(_is_file(root, text) for text in known)
 
@@ -259,10 +271,10 @@ def names_files(table: pa.Table, name: str, root: Path) -> bool:
 def _first(
     names: Sequence[str], path: Path, files: Mapping[str, str], given: Mapping[str, str], usual: str
 ) -> tuple[str, str]:
-    """Name and SPEC of the field whose paths are the keys.
+    """Return the name and the SPEC of the field whose paths are the keys.
 
-    It is one of the usual names of fields (`image`, `audio` …), or else the column of a usual name, or else
-    the first of files.
+    It is one of the usual names of fields (`image`, `audio` …), or else the column with a usual name, or else
+    the first field of files.
     """
     for name in (*(name for name in _FIRST if name in files), *(name for name in _FIRST if name in given)):
         return name, given.get(name) or files[name]
@@ -278,7 +290,7 @@ def _first(
 
 
 def known_targets(names: Iterable[str]) -> list[str]:
-    """The columns with a usual name of labels or captions."""
+    """Return the columns that have a usual name of labels or captions."""
     return _known(names, f"{_LABELS} {_CAPTIONS}")
 
 
@@ -287,7 +299,10 @@ def _known(names: Iterable[str], usual: str) -> list[str]:
 
 
 def _usual(names: Sequence[str], path: Path, usual: str, field: str) -> str:
-    """The only column with one of the usual names of a field."""
+    """Return the only column that has one of the usual names of a field.
+
+    Raise an error if it is not the only one.
+    """
     found = _known(names, usual)
     if len(found) == 1:
         return found[0]

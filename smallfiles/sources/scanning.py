@@ -32,10 +32,10 @@ from smallfiles.progress import plural
 from smallfiles.storage import ReadingPool, answered, remember
 
 Notes: TypeAlias = tuple[str, ...]
-"""Sentences on what was odd, chosen or left out."""
+"""Sentences for the user on what was odd, chosen or left out."""
 
 ANNOTATIONS = "annotations"
-"""Name of a folder, in lower case."""
+"""Name of a folder of annotations, in lower case."""
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
@@ -49,18 +49,18 @@ _HOPS_ANYWHERE = 8
 
 @dataclass(frozen=True)
 class Folder:
-    """One listed folder.
+    """A folder that was listed, without the contents of the folders in it.
 
     Args:
-        path: Relative to the root of the walk; empty for the root itself.
+        path: Path relative to the root of the walk. It is empty for the root itself.
         files: Names of its samples, sorted by bytes.
         folders: Names of the folders in it that were followed, sorted.
         others: Names of other files.
-        hidden: Names that begin with a dot, and folders such as `__MACOSX`; left out.
-        left: Not followed: loops, broken links, pipes.
+        hidden: Names that begin with a dot, and folders such as `__MACOSX`. They are left out.
+        left: Paths that were not followed, with the reasons: loops, broken links, pipes.
         out: Links that lead out of the tree.
         ignored: Names that `--ignore` leaves out.
-        hops: Folder links followed on the way here.
+        hops: Number of folder links that were followed up to each folder in `folders`, by its name.
     """
 
     path: str
@@ -75,17 +75,17 @@ class Folder:
 
     @property
     def prefix(self) -> str:
-        """Prefix of the paths of its files."""
+        """Prefix of the paths of the files in this folder."""
         return f"{self.path}/" if self.path else ""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The result of a walk, folders in the order of torchvision: by class, then by path.
+    """The result of a walk. Folders are in the order of torchvision: by class, then by path.
 
     Args:
-        root: Where the walk began.
-        folders: Every folder, empty ones too.
+        root: The folder where the walk began.
+        folders: All folders, including empty ones.
     """
 
     root: Path
@@ -95,41 +95,41 @@ class Tree:
         return sum(len(folder.files) for folder in self.folders)
 
     def paths(self, prefix: str = "") -> pa.StringArray:
-        """Paths of all samples, `prefix` before each, one class after the other."""
+        """Return the paths of all samples, one class after the other. `prefix` is put before each path."""
         return _joined((prefix + folder.prefix, folder.files) for folder in self.folders)
 
     def other_paths(self) -> pa.StringArray:
-        """Paths of all other files."""
+        """Return the paths of all other files."""
         return _joined((f.prefix, list(filter(_is_portable, f.others))) for f in self.folders)
 
     def without(self, paths: pa.ChunkedArray) -> Tree:
-        """The same tree without the other files among these paths, since they belong to samples."""
+        """Return the tree without those other files that are in `paths`, because they belong to samples."""
         others = self.other_paths()
         used = set(others.filter(pc.is_in(others, one_chunk(paths))).to_pylist())
         kept = (replace(f, others=[n for n in f.others if f.prefix + n not in used]) for f in self.folders)
         return replace(self, folders=tuple(kept))
 
     def empty(self) -> list[str]:
-        """Paths of empty folders."""
+        """Return the paths of empty folders."""
         return [
             f.path for f in self.folders if f.path and not (f.files or f.folders or f.others or f.ignored)
         ]
 
     def contents(self) -> str:
-        """A summary such as `3 .csv files and no images`."""
+        """Return a summary of the tree, such as `3 .csv files and no images`."""
         others, images = self.others(), plural(len(self), "image") if len(self) else "no images"
         return f"{in_words(others)} and {images}" if others else images
 
     def others(self) -> Counter[str]:
-        """Number of files that are not samples, by suffix."""
+        """Count the files that are not samples, by suffix."""
         return by_suffix(chain.from_iterable(folder.others for folder in self.folders))
 
     def ignored(self) -> list[str]:
-        """Paths of the files and folders that `--ignore` leaves out."""
+        """Return the paths of the files and folders that `--ignore` leaves out."""
         return [folder.prefix + name for folder in self.folders for name in folder.ignored]
 
     def notes(self) -> Notes:
-        """Sentences on what was left out."""
+        """Return sentences on what was left out."""
         notes = []
         if hidden := [folder.prefix + name for folder in self.folders for name in folder.hidden]:
             notes.append(f"{plural(len(hidden), 'hidden name')} left out: {first_few(hidden)}")
@@ -147,12 +147,13 @@ def _joined(listed: Iterable[tuple[str, list[str]]]) -> pa.StringArray:
 
 
 def tree_of(root: Path, options: SourceOptions, below: str = "") -> Tree:
-    """List a tree with many listings in flight; the result does not depend on timing.
+    """List a tree with many listings in flight. The result does not depend on timing.
 
     Args:
         root: A folder.
-        options: With the suffixes of samples, with what is ignored, and whether links may lead out.
-        below: Begin at this folder; paths are relative to it.
+        options: Options that say which suffixes samples have, what is ignored, and whether links may lead
+            out.
+        below: The folder where to begin. Paths in the result are relative to this folder.
 
     Raises:
         SourceError: A folder cannot be listed, a name is not portable (not UTF-8, a line break), a link leads
@@ -181,12 +182,20 @@ def tree_of(root: Path, options: SourceOptions, below: str = "") -> Tree:
 
 
 def list_folder(path: Path, ignore: Sequence[str] = (), below: str = "") -> Folder:
-    """One folder, without descending: its sub-folders and files; its own path is `below` for `ignore`."""
+    """List one folder without descending into the folders in it. All its files count as samples.
+
+    Args:
+        path: The folder.
+        ignore: Patterns of what is left out.
+        below: Path of the folder to which the patterns are applied.
+    """
     return _Lister(path, os.path.realpath(path), ("",), True, tuple(ignore), below).list(("", 0))
 
 
 class Look:
-    """The names in the first folders of a source, by which it is recognised; each folder is listed once.
+    """The names in the first folders of a source, by which its kind is recognised.
+
+    Each folder is listed once.
 
     Args:
         path: The source.
@@ -197,13 +206,16 @@ class Look:
         self.path, self.ignore, self._listed = path, ignore, dict[str, Folder]()
 
     def at(self, below: str = "") -> Folder:
-        """Return a folder in it."""
+        """Return the listing of the folder `below` of the source."""
         if below not in self._listed:
             self._listed[below] = list_folder(self.path / below, self.ignore, below)
         return self._listed[below]
 
     def find(self, names: Sequence[str]) -> list[Path]:
-        """Return the files of these names, least deep first; trees of classes are not searched."""
+        """Return the paths of files with one of these names, least deep first.
+
+        Trees of classes are not searched.
+        """
         found, level = list[Path](), [""]
         for _ in range(_DEPTH + 1):
             listed = {below: self.at(below) for below in level}
@@ -220,7 +232,7 @@ class Look:
         return [name for name in tops if canonical_split(name, tops)]
 
     def first(self) -> dict[str, Folder]:
-        """Return the source itself, its splits, and its folder of annotations."""
+        """Return the listings of the source itself, its splits, and its folder of annotations, by path."""
         annotations = [name for name in self.at().folders if name.lower() == ANNOTATIONS]
         return {below: self.at(below) for below in ("", *annotations, *self.splits())}
 
@@ -232,16 +244,19 @@ class Look:
 def sizes_of(
     root: Path, paths: pa.StringArray, *, missing: int | None = None, follow_links: bool = False
 ) -> np.ndarray:
-    """Sizes of many files, with many `stat` calls in flight, since each waits for the metadata server.
+    """Look up the sizes of many files in bytes, with many `stat` calls in flight.
+
+    Each call waits for the metadata server.
 
     Args:
-        root: What the paths are relative to.
+        root: The folder that the paths are relative to.
         paths: Paths of the files.
-        missing: The size of a file that does not exist; None refuses it.
-        follow_links: Also follow links that lead out of the root.
+        missing: The size to return for a file that does not exist. If it is None, such a file raises an
+            error.
+        follow_links: Whether to follow links that lead out of the root.
 
     Returns:
-        Bytes of each, int64.
+        The size of each file in bytes, int64.
 
     Raises:
         SourceError: A file is missing, or a link leads out of the root.
@@ -266,13 +281,16 @@ def sizes_of(
 
 
 def in_flight(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """What is read for each item, with many round trips at a time."""
+    """Call `read` for each item, with many round trips at a time.
+
+    Return the results in the order of the items.
+    """
     with ReadingPool(_IN_FLIGHT) as pool:
         return list(pool.map(read, items))
 
 
 def unlistable(error: OSError, path: object) -> SourceError:
-    """The error for a folder or file whose metadata cannot be read."""
+    """Return the error for a folder or file whose metadata cannot be read."""
     refuse_shortage(error, path)
     return SourceError(
         f"{path} cannot be inspected ({os.strerror(error.errno) if error.errno else error})",
@@ -282,10 +300,10 @@ def unlistable(error: OSError, path: object) -> SourceError:
 
 
 def read_text(path: Path) -> str:
-    """The text of a list or table that belongs to samples.
+    """Read the text of a list or table that belongs to samples.
 
     Raises:
-        SourceError: It cannot be read, or is not UTF-8.
+        SourceError: The file cannot be read, or is not UTF-8.
     """
     try:
         return answered(path, path.read_bytes).decode("utf-8-sig")
@@ -299,14 +317,14 @@ def read_text(path: Path) -> str:
 
 
 def lines_of(text: str) -> list[tuple[int, str]]:
-    """The lines of a text with their numbers, without blank ones."""
+    """Return the lines of a text with their numbers, without blank lines."""
     # Not splitlines(): captions may contain characters that it treats as line ends.
     rows = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1))
     return [(number, line) for number, line in rows if line.strip()]
 
 
 def bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
-    """The error for a malformed line."""
+    """Return the error for a malformed line."""
     return SourceError(
         f"line {number} of {path} is {line[:80]!r}",
         expected=expected,
@@ -330,7 +348,7 @@ def _refuse_odd_names(names: list[str], where: object) -> None:
 
 
 def _renaming(where: object, name: bytes) -> str:
-    """The command that gives a file a portable name; bytes that are not UTF-8 are read as Latin-1."""
+    """Return the command that gives a file a portable name. Bytes that are not UTF-8 are read as Latin-1."""
     plain = {byte: chr(byte) for byte in range(33, 127)} | {
         ord("%"): "%%",
         ord("'"): r"\047",
@@ -360,7 +378,7 @@ class _Lister:
     below: str = ""
 
     def list(self, task: tuple[str, int]) -> Folder:
-        """List one folder, given its path and the number of links followed so far."""
+        """List one folder, given its path and the number of links that were followed on the way to it."""
         here = self.start / task[0]
         try:
             folder = answered(here, self._listed, here, *task)
@@ -397,7 +415,7 @@ class _Lister:
             folder.others.append(name)
 
     def _obstacle(self, entry: os.DirEntry[str], hops: int) -> str | None:
-        """Why an entry is not read; None if it is a file, or a folder to enter."""
+        """Return why an entry is not read. Return None if it is a file, or a folder to enter."""
         try:
             if entry.is_file():
                 return None
@@ -415,7 +433,10 @@ class _Lister:
         return None if hops < limit else links.SECOND
 
     def _outside(self, entry: os.DirEntry[str]) -> str | None:
-        """The target of a link that leads out of the tree and may not be followed."""
+        """Return the target of a link if it leads out of the tree and may not be followed.
+
+        Otherwise, return None.
+        """
         if self.follow_links or not entry.is_symlink():
             return None
         target = os.path.realpath(entry.path)

@@ -44,13 +44,16 @@ _NOT_ZERO = r"^[^eE]*[1-9]"
 _MANY_DIGITS = r"^-?[0.]*[1-9]([.]?[0-9]){17}"
 _LONG_NUMBER = re.compile(rb"[0-9]{16}")
 _LARGEST_EXACT = 1 << 53
-"""Floats hold every whole number up to this one."""
+"""Floats can represent all whole numbers up to this one exactly."""
 _TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of a file that are decoded together; all of an Arrow file, which is mapped into memory instead."""
+    """A group of rows of a file that are decoded together.
+
+    An Arrow file is a single group, because it is mapped into memory instead.
+    """
 
     file: Path
     number: int
@@ -58,7 +61,10 @@ class Group:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table of samples; Arrow files with binary columns contain the samples."""
+    """Check whether a file is a table of samples.
+
+    Arrow files with binary columns are not, because they contain the samples themselves.
+    """
     if path.suffix.lower() not in _ARROW_SUFFIXES:
         return path.suffix.lower() in SUFFIXES and path.is_file()
     try:
@@ -70,14 +76,14 @@ def is_table(path: Path) -> bool:
 
 
 def read_with_notes(path: Path, flags: Sequence[str] = ()) -> tuple[pa.Table, tuple[str, ...]]:
-    """Return all rows of a table, and how it was read.
+    """Read all rows of a table. Return the table, and notes on how it was read.
 
     Args:
         path: The table.
-        flags: The flags `--field`; those that name `column1` say that a text table has no header.
+        flags: The flags `--field`. If they name `column1`, a text table has no header.
 
     Raises:
-        SourceError: It cannot be read, or a column holds bytes or is there twice.
+        SourceError: The table cannot be read, or a column holds bytes or occurs twice.
     """
     suffix = path.suffix.lower()
     notes: tuple[str, ...] = ()
@@ -103,7 +109,7 @@ def read_with_notes(path: Path, flags: Sequence[str] = ()) -> tuple[pa.Table, tu
 
 
 def unreadable(path: Path, error: Exception) -> SourceError:
-    """The error for a file that is no table."""
+    """Return the error for a file that is not a table."""
     refuse_shortage(error, path)
     if isinstance(error, FileNotFoundError):
         return SourceError(f"{path} does not exist", expected="a table", next_step="Check the path")
@@ -152,7 +158,7 @@ def _is_plain_binary(kind: pa.DataType) -> bool:
 
 
 def schema_of(path: Path) -> pa.Schema:
-    """The columns of a Parquet or Arrow file."""
+    """Read the schema of a Parquet or Arrow file."""
     from pyarrow import parquet
 
     if path.suffix.lower() == ".parquet":
@@ -189,7 +195,7 @@ def file_columns(path: Path, binary: bool = False) -> tuple[str, ...]:
 
 
 def batches_of(path: Path) -> Iterator[pa.RecordBatch]:
-    """A few rows at a time of a Parquet or Arrow file, without decoding more."""
+    """Yield a Parquet or Arrow file a few rows at a time, without decoding more than these rows."""
     from pyarrow import parquet
 
     if path.suffix.lower() == ".parquet":
@@ -201,10 +207,10 @@ def batches_of(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def groups_of(path: Path) -> list[Group]:
-    """The groups of rows of a Parquet or Arrow file.
+    """Return the groups of rows of a Parquet or Arrow file.
 
     Raises:
-        SourceError: One is too large to be decoded at once.
+        SourceError: A group is too large to be decoded at once.
     """
     from pyarrow import parquet
 
@@ -224,7 +230,10 @@ def groups_of(path: Path) -> list[Group]:
 
 
 def read_group(group: Group, name: str, part: str) -> pa.ChunkedArray:
-    """Return `bytes` or `path` of one column of files in a group; all paths are null beside plain bytes."""
+    """Return `bytes` or `path` of a column of files, for the rows of one group.
+
+    If the column holds plain bytes, all paths are null.
+    """
     from pyarrow import parquet
 
     if group.file.suffix.lower() == ".parquet":
@@ -266,10 +275,13 @@ def _read_csv(path: Path, flags: Sequence[str]) -> tuple[pa.Table, tuple[str, ..
 
 
 def _typed(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
-    """Texts as numbers, if all of them are, as other programs write them: also not a number, and infinity.
+    """Convert texts to numbers, if all of them are numbers as other programs write them.
+
+    These include "not a number" and infinity.
 
     Returns:
-        The column, and what happened to numbers that 64 bits cannot hold, to continue a sentence.
+        The column, and a phrase on what happened to numbers that 64 bits cannot hold. It continues a
+        sentence.
     """
     some = texts.slice(0, _LOOKED_AT)
     if pc.any(pc.and_(pc.not_equal(some, scalar("")), pc.invert(_match(some, _DECIMAL)))).as_py():
@@ -303,9 +315,9 @@ def _match(texts: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
 
 
 def _changed(cells: pa.ChunkedArray, numbers: pa.ChunkedArray) -> str:
-    """The first cell that means another number than its float; empty if there is none.
+    """Return the first cell whose float is another number. Return an empty text if there is no such cell.
 
-    These are whole numbers above 2^53, and those that became infinite or zero.
+    Such cells are whole numbers above 2^53, and numbers that became infinite or zero.
     """
     values = np.concatenate([to_numpy(each) for each in numbers.chunks])
     odd = np.flatnonzero(np.isinf(values) | (values == 0) | (np.abs(values) >= _LARGEST_EXACT))
@@ -323,13 +335,13 @@ def _changed(cells: pa.ChunkedArray, numbers: pa.ChunkedArray) -> str:
 
 
 def missing_if_empty(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return texts with null in place of empty ones."""
+    """Return texts with null in place of empty texts."""
     empty = pc.equal(texts, scalar(""))
     return pc.if_else(empty, scalar(None), texts) if pc.any(empty).as_py() else texts
 
 
 def as_truth(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as truth values, if all of them are."""
+    """Convert texts to truth values, if all of them are. Otherwise, return the texts."""
     cells = missing_if_empty(texts)
     all_are = cells.null_count < len(cells) and pc.all(_match(cells, _TRUTH)).as_py()
     return cells.cast(pa.bool_()) if all_are else texts
@@ -349,7 +361,7 @@ def _read_json(path: Path) -> pa.Table:
 
 
 def _refuse_rounded(path: Path, table: pa.Table) -> None:
-    """Refuse whole numbers that became other floats, since another number of their column is a float."""
+    """Refuse whole numbers that were rounded because another number in their column is a float."""
     with path.open("rb") as file:
         if not any(map(_LONG_NUMBER.search, file)):
             return
@@ -374,7 +386,10 @@ def _objects(line: str) -> Iterator[Any]:
 
 
 def _rounded(said: Any, stored: Any) -> int | None:
-    """A whole number of a JSON value that is another number in the table; None if there is none."""
+    """Return a whole number in a JSON value that is a different number in the table.
+
+    Return None if there is none.
+    """
     if type(said) is int and type(stored) is float:
         return said if stored != said else None
     if isinstance(said, dict) and isinstance(stored, dict):
@@ -395,7 +410,7 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader:
-    """An Arrow file of either form; mapped into memory if it is on a local disk."""
+    """Open an Arrow file or stream. It is mapped into memory if it is on a local disk."""
     source = arrow_file(path)
     try:
         return pa.ipc.open_file(source)
@@ -405,7 +420,7 @@ def open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchS
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as strings, numbers or lists."""
+    """Convert a column to strings, numbers or lists."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain(column.cast(kind.value_type))
@@ -429,9 +444,9 @@ class Dialect:
 
     Args:
         delimiter: The character between two columns.
-        quoting: Whether double quotes enclose texts; otherwise they are ordinary characters.
-        header: Whether the first line has the names of the columns.
-        remark: What the other reading would change; empty if nothing.
+        quoting: Whether double quotes enclose texts. Otherwise, they are ordinary characters.
+        header: Whether the first line holds the names of the columns.
+        remark: What would change if quotes were interpreted the other way. It is empty if nothing would.
     """
 
     delimiter: str
@@ -449,7 +464,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Rows and columns of one reading of a table, or what is wrong with it."""
+    """The number of rows and columns of a table when read in one way, or what is wrong with this way."""
 
     rows: int = 0
     columns: int = 0
@@ -457,14 +472,15 @@ class _Shape:
 
 
 def dialect_of(path: Path, flags: Sequence[str]) -> Dialect:
-    """Decide how a text table is written.
+    """Determine how a text table is written.
 
     Args:
-        path: A `.tsv` file has tabs; any other file has the delimiter that gives each row as many columns.
-        flags: The flags `--field`: if they name `column1`, and the first line does not, there is no header.
+        path: The table. A `.tsv` file has tabs. Any other file has the delimiter that gives all rows the same
+            number of columns.
+        flags: The flags `--field`. If they name `column1`, and the first line does not, there is no header.
 
     Raises:
-        SourceError: It is not UTF-8, its quoting is broken, or it can be read in two ways.
+        SourceError: The table is not UTF-8, its quoting is broken, or it can be read in two ways.
     """
     has_quotes, has_lone_returns = _scan(path)
     with path.open("rb") as file:
@@ -494,7 +510,10 @@ def dialect_of(path: Path, flags: Sequence[str]) -> Dialect:
 
 
 def _scan(path: Path) -> tuple[bool, bool]:
-    """Whether a file has double quotes, and line ends of old Macs; refuse one that is not UTF-8."""
+    """Check whether a file has double quotes, and whether it has line ends of old Macs.
+
+    Refuse a file that is not UTF-8.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
     quotes, returns, lines, tail = False, False, 1, b""
     with path.open("rb") as file:
@@ -523,7 +542,7 @@ def _other_encoding(path: Path, what: str, guess: str, name: str) -> SourceError
 
 
 def rows_of(path: Path, delimiter: str, quoting: bool, end: str = "\n") -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a text table, the header too, each with the number of its last line."""
+    """Yield the rows of a text table, including the header. Each comes with the number of its last line."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
     with path.open(encoding="utf-8-sig", newline=end) as file:
         reader = csv.reader(
@@ -555,12 +574,12 @@ def _shape(path: Path, delimiter: str, quoting: bool, end: str) -> _Shape:
 
 
 def _fits(plain: _Shape, quoted: _Shape, delimiter: str) -> bool:
-    """Whether a delimiter gives each row the same number of columns, and more than one."""
+    """Check whether a delimiter gives all rows the same number of columns, and more than one."""
     return quoted.columns > 1 or (delimiter in "\t|" and plain.columns > 1)
 
 
 def _quoting(path: Path, delimiter: str, plain: _Shape, quoted: _Shape, end: str) -> tuple[bool, str]:
-    """Whether quotes enclose texts, and what the other reading would change."""
+    """Return whether quotes enclose texts, and what would change if they were interpreted the other way."""
     may_be_plain = delimiter in "\t|" and not plain.problem
     if not may_be_plain:
         if quoted.problem:

@@ -46,18 +46,19 @@ from smallfiles.sources.table_files import (
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _MATCHED_BY = {"relative path": "^$", "file name": r"(?s)^.*/", "stem": r"(?s)^.*/|\.[^./]*$"}
-"""Ways to match rows with files, and what each removes from both sides."""
+"""For each way to match rows with files, the pattern that is removed from the paths on both sides."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """The `metadata.*` file of a folder as Hugging Face reads it.
+    """The table of labels of a folder, such as a `metadata.*` file of Hugging Face.
 
     Args:
         file: The table.
-        below: Its folder in the data set, with a trailing slash; empty for the data set itself.
+        below: The folder of the table in the data set, with a trailing slash. It is empty for the data set
+            itself.
         others: The tables of other splits.
-        notes: On the choice of the split.
+        notes: Notes on the choice of the split.
     """
 
     file: Path
@@ -68,19 +69,19 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a table, and where the files of each are.
+    """The rows of a table, and where the files of each row are.
 
     Args:
-        path: Of the table.
-        table: Its columns.
-        roles: What these are.
-        keys: Path of the first file of each row, null without one.
-        blobs: Paths of its further files, null without one.
+        path: Path of the table.
+        table: The columns of the table.
+        roles: What the columns mean.
+        keys: Path of the first file of each row. It is null for a row without this file.
+        blobs: Paths of the additional files by field. They are null for rows without a file.
         others: The tables of other splits.
-        sizes: Bytes of each first file, if they are known already.
-        split: Of all rows, if it is known already.
+        sizes: Size of each first file in bytes, if the sizes are already known.
+        split: The split of all rows, if it is already known.
         classes: Names of integer labels, if they are known.
-        name: Of the set, if it is known.
+        name: Name of the set, if it is known.
     """
 
     path: Path
@@ -99,7 +100,7 @@ def load(path: Path, options: SourceOptions) -> Source:
     """Read a table whose paths are relative to its folder, or to `options.root`.
 
     Raises:
-        SourceError: It cannot be read, its columns are unclear, or no file of it exists.
+        SourceError: The table cannot be read, its columns are unclear, or none of its files exists.
         ManifestError: A path is repeated or leaves the root, or a label is out of range.
     """
     options.refuse_unsupported("a table", path)
@@ -115,7 +116,10 @@ def load(path: Path, options: SourceOptions) -> Source:
 
 
 def find_metadata(look: Look, options: SourceOptions) -> Metadata | None:
-    """The metadata file with targets in a folder, or in that of the chosen split; None if there is none."""
+    """Find the metadata file with targets in a folder, or in the folder of the chosen split.
+
+    Return None if there is no such file.
+    """
     if file := _metadata_in(look, "", options):
         return Metadata(file)
     files = {name: file for name in look.splits() if (file := _metadata_in(look, name, options))}
@@ -138,7 +142,10 @@ def _metadata_in(look: Look, below: str, options: SourceOptions) -> Path | None:
 
 
 def _tells_more_than_folders(table: pa.Table) -> bool:
-    """Whether it has targets, or else further columns and no files in class folders."""
+    """Check whether a table has targets.
+
+    A table without targets counts too if it has other columns and its files are not in class folders.
+    """
     names = table.column_names
     if column_roles.known_targets(names) or any(name.endswith(column_roles.MORE_FILES) for name in names):
         return True
@@ -149,7 +156,7 @@ def _tells_more_than_folders(table: pa.Table) -> bool:
 
 
 def join_folder(folder: Path, found: Metadata, options: SourceOptions) -> Source:
-    """Read a folder with a table of its labels; see `join`."""
+    """Read a folder with a table of its labels. See `join`."""
     options.refuse_unsupported("a folder with a table", folder)
     tree, taken, notes = find_samples(folder / found.below, options)
     files = replace(
@@ -163,10 +170,10 @@ def join_folder(folder: Path, found: Metadata, options: SourceOptions) -> Source
 
 
 def join(files: Files, found: Metadata, options: SourceOptions, notes: Notes) -> Source:
-    """Label files by a table, matched by relative path, file name or stem.
+    """Label files by a table. Rows and files are matched by relative path, file name or stem.
 
     Args:
-        files: Those of a folder, or inside of an archive.
+        files: The files of a folder, or the files inside an archive.
         found: The table.
         options: See `SourceOptions`.
         notes: What was odd so far.
@@ -204,7 +211,7 @@ def join(files: Files, found: Metadata, options: SourceOptions, notes: Notes) ->
 
 
 def _refuse_lost_classes(table: pa.Table, roles: Roles, rows: pa.Array, path: Path, where: Path) -> None:
-    """Refuse a table of which all files of a class are missing."""
+    """Refuse a table if all files of one of its classes are missing."""
     if roles.target is None or roles.kind != "label" or not rows.null_count:
         return
     labels = one_chunk(table.column(roles.target))
@@ -224,32 +231,35 @@ def _below(folder: str, paths: pa.Array) -> pa.Array:
 
 
 def keys_of(table: pa.Table, spec: str, path: Path) -> pa.Array:
-    """The path in each row of a table.
+    """Return the path in each row of a table.
 
     Args:
         table: All columns.
         spec: The column of paths, or a template such as `images/{id}.png`.
-        path: Of the table.
+        path: Path of the table.
 
     Raises:
-        SourceError: There is no such column, or a row without a path.
+        SourceError: The table has no such column, or a row has no path.
     """
     check_columns(table.column_names, spec, path, "Choose one")
     return _complete(_paths(table, spec, path), path)
 
 
 def matched(names: pa.Array, files: pa.Array, path: Path, folder: Path, example: str) -> tuple[pa.Array, str]:
-    """The number of the file of each row, null where there is none, and the way of matching.
+    """Find the file of each row of a table. The way of matching that finds most files is used.
 
     Args:
         names: The path in each row.
         files: Paths of all files.
-        path: Of the table.
-        folder: Of the files, or the packed file that holds them.
-        example: How another column is chosen.
+        path: Path of the table.
+        folder: The folder of the files, or the packed file that holds them.
+        example: A flag that chooses another column, for messages.
+
+    Returns:
+        The number of each row's file, which is null for a row without a file, and the way of matching.
 
     Raises:
-        SourceError: No row names a file, or one names several.
+        SourceError: No row names a file, or a row matches several files.
     """
     cut = {
         way: [pc.replace_substring_regex(each, pattern, "") for each in (names, files)]
@@ -275,7 +285,7 @@ def matched(names: pa.Array, files: pa.Array, path: Path, folder: Path, example:
 
 
 def _blobs(table: pa.Table, roles: Roles, path: Path) -> dict[str, pa.Array]:
-    """The paths of all further files, null where there is none."""
+    """Return the paths of all additional files by field. They are null for rows without a file."""
     found = {name: _paths(table, spec, path) for name, spec in roles.blobs.items()}
     with summary_of(path):
         for paths in found.values():
@@ -284,7 +294,7 @@ def _blobs(table: pa.Table, roles: Roles, path: Path) -> dict[str, pa.Array]:
 
 
 def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
-    """The path in each row, without a leading `./`; null where there is none."""
+    """Return the path in each row without a leading `./`. It is null for a row without a path."""
     if "{" in spec:
         paths = one_chunk(column_roles.filled(spec, partial(_path_text, table, path)))
     else:
@@ -297,7 +307,7 @@ def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
 
 
 def _complete(paths: pa.Array, path: Path) -> pa.Array:
-    """Refuse rows without a path."""
+    """Return the paths. Refuse rows without a path."""
     missing = np.flatnonzero(as_mask(paths.is_null())) + 1
     if len(missing) or not len(paths):
         rows = f"no path in {plural(len(missing), 'row')}: {first_few(missing)}"
@@ -322,13 +332,13 @@ def source_of_rows(
     used: Sequence[str] = (),
     choice: str = "",
 ) -> Source:
-    """The rows of a table as samples.
+    """Make a source whose samples are the rows of a table.
 
     Args:
         rows: The rows that were read.
-        files: Where their files are.
+        files: The files that the rows name.
         kind: What the source was recognised as, in words.
-        options: With the split, and whether to look up sizes.
+        options: The options. The split and whether to look up sizes are used.
         notes: What was odd so far.
         used: See `Samples`.
         choice: See `Samples.chosen`.
@@ -397,7 +407,10 @@ def _kept(rows: Rows, keep: pa.Array) -> Rows:
 
 
 def values_in(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    """A column of values; what a CSV file calls true or false in every row are truth values."""
+    """Return a column of values.
+
+    A text column of a CSV file with only true and false becomes truth values.
+    """
     found = table.column(name)
     if path.suffix.lower() in TEXT_SUFFIXES and pa.types.is_string(found.type):
         return as_truth(found)
@@ -405,7 +418,10 @@ def values_in(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
 
 
 def _metas(table: pa.Table) -> pa.Array:
-    """The columns that no field can hold as objects; JSON has no NaN."""
+    """Return the columns that no field can hold as one object per row.
+
+    NaN becomes null, since JSON has no NaN.
+    """
     columns = {}
     for name in table.column_names:
         found = columns[name] = table.column(name)
@@ -415,7 +431,10 @@ def _metas(table: pa.Table) -> pa.Array:
 
 
 def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
-    """The target of each row, null where it is missing, and the classes of all rows and splits in order."""
+    """Return the target of each row, and the names of the classes in label order.
+
+    A missing target is null. The classes are those of all rows and of all splits.
+    """
     roles, path = rows.roles, rows.path
     if roles.target is None:
         return from_numpy(np.full(len(rows.keys), UNLABELLED)), ()
@@ -445,7 +464,10 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
 
 
 def _of_split(rows: Rows, root: Path, options: SourceOptions) -> tuple[pa.Array, str, Notes]:
-    """The rows of the chosen split, its name and notes; by the column `split`, or else the first folder."""
+    """Return a mask of the rows of the chosen split, the name of the split, and notes.
+
+    The split of a row is in the column `split`, or else it is the first folder of its path.
+    """
     table, keys, path = rows.table, rows.keys, rows.path
     if rows.split is not None:
         return pc.is_valid(keys), rows.split, ()
@@ -461,7 +483,10 @@ def _of_split(rows: Rows, root: Path, options: SourceOptions) -> tuple[pa.Array,
 
 
 def _looked_up(rows: Rows, root: Path, *, follow_links: bool) -> tuple[pa.Array, Notes]:
-    """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
+    """Return the size of each first file in bytes, and notes on missing files of all fields.
+
+    The size of a missing file is null.
+    """
     first, notes, found = rows.roles.first, list[str](), {}
     for name, paths in {first: rows.keys, **rows.blobs}.items():
         sizes = sizes_of(root, paths, missing=-1, follow_links=follow_links)

@@ -96,7 +96,10 @@ def without_ignored(archive: Archive, options: SourceOptions) -> Archive:
 
 
 def archives_in(folder: Path, ignore: Sequence[str] = ()) -> list[str]:
-    """The tars of a folder, or else its zips, by name, if it contains neither folders nor images."""
+    """Return the names of the tars in a folder, or else of its zips.
+
+    Return none if the folder contains folders or images.
+    """
     listed = list_folder(folder, ignore)
     if listed.folders or any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files):
         return []
@@ -129,10 +132,10 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
 
 
 def open_folder(folder: Path, options: SourceOptions) -> Archive:
-    """Index the tars of a folder as one archive.
+    """Index the tars or zips of a folder as one archive.
 
     Raises:
-        SourceError: There are none, or they cannot be read as one set.
+        SourceError: There are no tars or zips, or they cannot be read as one set.
     """
     names = archives_in(folder, options.ignore)
     if not names:
@@ -180,7 +183,7 @@ def _kind_of(archive: Archive) -> str:
 
 
 def _refuse_as_class(archive: Archive, is_no_class: bool) -> None:
-    """Raise SourceError if a tar in a folder cannot be one class, since its labels would be wrong."""
+    """Raise SourceError if a tar in a folder cannot be one class, because its labels would be wrong."""
     if archive.is_ours:
         got, next_step = "is a shard of pack", "Give the folder a name that ends in .tars"
     elif archive.compression:
@@ -197,10 +200,10 @@ def _refuse_as_class(archive: Archive, is_no_class: bool) -> None:
 
 
 def samples_of(archive: Archive, options: SourceOptions) -> Archive:
-    """The files of an archive that are samples.
+    """Return an index of the files of an archive that are samples.
 
     Raises:
-        SourceError: There are none.
+        SourceError: The archive has no samples.
     """
     samples = archive.select(archive.having(options.suffixes))
     if not len(samples.names):
@@ -210,7 +213,10 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
 
 
 def from_archive(archive: Archive, options: SourceOptions) -> Source:
-    """An indexed archive as a source, labelled by side files or else by class folders."""
+    """Make a source of an indexed archive.
+
+    Labels come from members beside the samples, or else from class folders.
+    """
     options.refuse_unsupported("a folder of archives" if archive.tars else "a tar", archive.path)
     if options.labels is not None and not archive.is_ours:
         return _with_table(archive, options)
@@ -245,7 +251,7 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
 
 
 def _with_table(archive: Archive, options: SourceOptions) -> Source:
-    """Samples labelled by a table elsewhere, in the order of the archive."""
+    """Make a source whose samples are labelled by a table elsewhere. They are in the order of the archive."""
     options, notes = _with_suffix(archive, options)
     samples = samples_of(archive, options)
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
@@ -256,7 +262,10 @@ def _with_table(archive: Archive, options: SourceOptions) -> Source:
 
 
 def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, Notes]:
-    """The options with the suffix of most data files, if there are no images; and a note on it."""
+    """Return the options, and a note if they were changed.
+
+    If there are no images, the suffix of samples becomes the most common suffix of data files.
+    """
     if archive.having(IMAGE_SUFFIXES).any():
         return options, ()
     return with_data_suffix(options, by_suffix(archive.names.to_pylist()))
@@ -275,10 +284,10 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
 
 
 def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> bool:
-    """Whether samples with captions are in class folders too, and the user chose these.
+    """Check whether samples with captions are also in class folders, and the user chose the folders.
 
     Raises:
-        SourceError: They are, and the user chose neither.
+        SourceError: The samples have both, and the user chose neither captions nor class folders.
     """
     folders = set(folders_of(annotated.data.names)) - set(archive.inside)  # tars with texts are shards
     if any(label is not None for label in annotated.labels) or len(folders) < 2:
@@ -287,7 +296,10 @@ def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceO
 
 
 def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fields.Annotated, SourceOptions]:
-    """The samples of one split, if the folders of an archive are splits; else all."""
+    """Return the samples of the chosen split, and the options with this split.
+
+    If the folders of the archive are not splits, return all samples.
+    """
     names, tops = annotated.data.names, folders_of(annotated.data.names)
     if len(tops) < 2 or len({canonical_split(top, tops) for top in tops} - {None}) < len(tops):
         return annotated, options
@@ -300,7 +312,10 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
 def _annotated_source(
     annotated: fields.Annotated, samples: fields.Annotated, options: SourceOptions, notes: Notes = ()
 ) -> Source:
-    """A source whose targets are members with the stem of the sample, as webdataset and `pack` store them."""
+    """Make a source whose targets are members with the stem of the sample.
+
+    webdataset and `pack` store targets this way.
+    """
     data = samples.data
     with raised_as(FormatError, SourceError):
         kind, more = fields.target_kind([samples], data.path)
@@ -329,7 +344,7 @@ def _source(
     notes: Notes,
     options: SourceOptions,
 ) -> Source:
-    """The chosen samples of an archive as a source; its ignored members must not name them."""
+    """Make a source of the chosen samples of an archive. Refuse it if ignored members name the samples."""
     values, others = samples.values, annotated.others or annotated.data.take(np.arange(0))
     files = Files(
         annotated.data.path,
@@ -354,13 +369,13 @@ def _source(
 
 
 class TarStore(NamedStore):
-    """Reads the files of a tar by name; a plain one at random, also from threads and forked workers.
+    """Reads the files of a tar, a zip or a squashfs file by name.
 
-    Of a folder of tars, those read last stay open. A compressed tar is read sequentially; each pass starts at
-    its first file.
+    A plain tar is read at random, also from threads and forked workers. In a folder of tars, the tars that
+    were read last stay open. A compressed tar is read sequentially, and each pass starts at its first file.
 
     Args:
-        archive: The index, from `open_archive` or `open_folder`.
+        archive: The index that `open_archive` or `open_folder` returned.
     """
 
     of_process = ("_lookup", "_open")
@@ -379,7 +394,7 @@ class TarStore(NamedStore):
         return self._archive.names
 
     def size(self, path: str) -> int:
-        """Bytes of one sample, from the index."""
+        """Return the size of one sample in bytes, from the index."""
         return self._place(path)[1]
 
     def _place(self, path: str) -> tuple[int, int]:
@@ -387,7 +402,7 @@ class TarStore(NamedStore):
         return int(self._archive.offsets[row]), int(self._archive.sizes[row])
 
     def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read one file into the start of `buffer`; see `ByteStore.read_into`."""
+        """Read one file into the start of `buffer`. See `ByteStore.read_into`."""
         start, size = self._place(path)
         if size > len(buffer):
             return size  # without moving in a stream, for the call with a larger buffer
@@ -408,7 +423,10 @@ class TarStore(NamedStore):
         return size
 
     def head(self, path: str) -> bytes:
-        """The first bytes of a file; none of a compressed archive, which is only read in order."""
+        """Return the first bytes of a file.
+
+        Return no bytes for a file in a compressed archive, which is only read in order.
+        """
         if self.sequential:
             return b""
         start, size = self._place(path)
@@ -444,10 +462,11 @@ _ROW = np.dtype([("offset", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", 
 
 @dataclass(frozen=True)
 class ZipArchive(Archive):
-    """The files of a zip, or of a folder of zips; `offsets` are those of the headers before them.
+    """The files of a zip, or of a folder of zips. `offsets` are the offsets of the headers before the files.
 
     Args:
-        members: What its directory says of each member, by offset; of a folder by the name of the zip.
+        members: The entries of the zip's directory, sorted by offset, by the name of the zip. For a single
+            zip, the name is empty.
     """
 
     members: Mapping[str, _Directory] = field(default_factory=dict)
@@ -461,16 +480,18 @@ class ZippedFile:
     members: _Directory
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the first `stop - start` bytes of the member at `start`; see `read_into`."""
+        """Return the first `stop - start` bytes of the member at `start`. See `read_into`."""
         buffer = bytearray(stop - start)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Read the first bytes of the member at `start`; a whole member is checked.
+        """Read the first bytes of the member at `start`.
+
+        The checksum of a member that is read as a whole is checked.
 
         Raises:
-            DamagedFileError: It is not what the directory says.
+            DamagedFileError: The member differs from its entry in the directory.
         """
         row = bisect_left(self.members["offset"], start)  # numpy would copy the whole column first
         _, packed, size, crc, method = self.members[row].tolist()
@@ -505,7 +526,7 @@ def index_zip(path: Path) -> ZipArchive:
     """Index a zip by its directory, and read its annotations.
 
     Raises:
-        FormatError: It is damaged, hostile, or needs a password or another method.
+        FormatError: The zip is damaged or hostile, or needs a password or another compression method.
     """
     with damage_reported(path, "as a zip file:"):
         return _indexed_zip(path, _directory(path))
@@ -548,7 +569,10 @@ def _indexed_zip(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
 
 
 def _directory(path: Path) -> list[zipfile.ZipInfo]:
-    """The entries; names in UTF-8 that are not marked as such, as macOS writes them, are taken so too."""
+    """Return the entries of a zip's directory.
+
+    Names in UTF-8 that are not marked as UTF-8, as macOS writes them, are read as UTF-8 too.
+    """
     for encoding in ("utf-8", None):
         try:
             with zipfile.ZipFile(RawFile(ByteFile(path, "pread")), metadata_encoding=encoding) as archive:

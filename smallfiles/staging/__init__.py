@@ -53,7 +53,7 @@ class StageConfig(Settings):
     storage_timeout_s: float = timeout_option()
 
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
-        """The equivalent command."""
+        """Return the equivalent command."""
         more = ["--to", str(to)] if to is not None else []
         more += ["--where", where] if where != "auto" else []
         return self.command("stage", str(src), *more)
@@ -84,6 +84,6 @@ class Staged:
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the result as a dictionary that JSON can store."""
         record = asdict(self) | {"path": str(self.path), "seconds": round(self.seconds, 3)}
         return record | {"bytes_per_s": round(record.pop("rate"))}

@@ -58,7 +58,7 @@ _LOST = re.compile(r"error: \S+: tasks? \d")
 
 
 def why_not() -> str | None:
-    """Why this process cannot broadcast; None if it can."""
+    """Return why this process cannot broadcast, or None if it can."""
     if not os.environ.get("SLURM_JOB_NODELIST"):
         return "this is no job of Slurm"
     missing = [tool for tool in ("srun", "sbcast", "scontrol") if shutil.which(tool) is None]
@@ -104,13 +104,13 @@ def stage_broadcast(
 
 
 def dry_run(src: Path, where: str, config: StageConfig, broadcast: bool) -> dict[str, Any]:
-    """What staging would read, and where the copy would go; nothing is copied.
+    """Report what staging would read, and where the copy would go. Nothing is copied.
 
     Args:
         src: As for `stage`.
         where: As for `stage`.
         config: As for `stage`.
-        broadcast: Whether it is for all nodes of the job.
+        broadcast: Whether the copy is for all nodes of the job.
 
     Returns:
         Bytes of the set, number of nodes, bytes that all nodes read from shared storage, bytes that a
@@ -184,7 +184,7 @@ class _Job:
         return None
 
     def result(self, nodes: Sequence[str], why: str, seconds: float) -> Staged:
-        """The copy, if every node has it."""
+        """Return the copy if every node has it, or else raise an error that names the nodes."""
         output, without = self._output, [node for node in nodes if node not in self.done]
         if without:
             raise ResourceError(
@@ -254,7 +254,7 @@ class _Step:
             self._input.flush()
 
     def answers(self, within_s: float | None = None) -> dict[str, dict[str, Any]]:
-        """One answer per node; fewer if processes ended, or did not answer in time."""
+        """Wait for one answer per node. Return fewer if processes ended, or did not answer in time."""
         until = None if within_s is None else time.monotonic() + within_s
         found: dict[str, dict[str, Any]] = {}
         while self._last is not None and len(found) < len(self._nodes):

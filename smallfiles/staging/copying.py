@@ -1,6 +1,7 @@
 """Move files block by block: the one engine behind stage, broadcast, push, pull, and what a node keeps.
 
-    kept_bytes = move(parts_of(files), LocalFiles(files), Folder(files, paths), what="stage x", threads=8)
+    source, target = LocalFiles(files, shared=True), Folder(files, paths, resume=True)
+    kept_bytes = move(parts_of(files), source, target, what="stage x", threads=8)
 
 A *source* gives the bytes of a part in pieces, in order; a *target* takes them. Each block is hashed on its
 way and compared with the digest from packing. What an earlier run left in the target is read back, and kept
@@ -80,7 +81,7 @@ class Source(Protocol):
     """Where files come from; used by several threads."""
 
     def pieces(self, part: Part) -> Iterator[Buffer]:
-        """Yield the bytes of a part in order, compared with their digest when the last one was taken."""
+        """Yield the bytes of a part in order. After the last piece, the part was compared with its digest."""
 
     def finish(self, file: int) -> None:
         """Note that no more of a file is needed."""
@@ -93,7 +94,7 @@ class Target(Protocol):
     """Where files go; used by several threads."""
 
     def holds(self, part: Part) -> bool:
-        """Whether an earlier run moved a part."""
+        """Check whether an earlier run moved a part."""
 
     def write(self, part: Part, pieces: Iterable[Buffer]) -> None:
         """Take the bytes of a part."""
@@ -138,7 +139,7 @@ class LocalFiles:
         shared: Whether they lie on servers, so that each read is a network request.
 
     Attributes:
-        hashes: Of the blocks of each file that were read, by number.
+        hashes: The hash of each block that was read so far, by its number, for each file.
     """
 
     def __init__(self, members: Sequence[Member], *, shared: bool) -> None:
@@ -239,7 +240,7 @@ class Folder:
             raise cannot_write(path, error) from error
 
     def holds(self, part: Part) -> bool:
-        """Whether an earlier run wrote a part, and its bytes still match the digest."""
+        """Check whether an earlier run wrote a part whose bytes still match the digest."""
         digest = self._digests[part.file]
         if digest is None or not self._may_hold[part.file]:
             return False
@@ -362,7 +363,7 @@ def _damaged(member: Member, block: int) -> DamagedFileError:
 
 
 def readers_for(output: Output) -> int:
-    """How many blocks to copy at once: more where each read waits for a server."""
+    """Decide how many blocks to copy at once: more where each read waits for a server."""
     return _READERS_OF_SERVERS if output.shared else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
 
 
@@ -388,7 +389,7 @@ def copy_files(output: Output, folder: Path, *, resume: bool = False) -> tuple[l
     target = Folder(members, [folder / name for name in names], resume=resume)
     threads = readers_for(output)
     kept_bytes = move(parts_of(members), source, target, what=f"stage {output.name}", threads=threads)
-    with ReadingPool(threads) as pool:  # nor may a name belong to another file by now
+    with ReadingPool(threads) as pool:  # each name must still refer to the file that was opened
         list(pool.map(source.check, members))
     for member, hashes in zip(members, source.hashes, strict=True):
         if member.is_data and member.digest is None:

@@ -139,7 +139,7 @@ def find_output(src: Path) -> Output:
 
 
 def _shards(pool: ThreadPoolExecutor, folder: Path) -> list[Future[Member | None]]:
-    """The packed files in a folder, and their sidecars."""
+    """Find the packed files in a folder, and their sidecars."""
     try:
         names = {name for name in answered(folder, os.listdir, folder) if not name.startswith(".")}
     except OSError as error:
@@ -158,7 +158,7 @@ def _shards(pool: ThreadPoolExecutor, folder: Path) -> list[Future[Member | None
 def _sidecars(
     pool: ThreadPoolExecutor, path: Path, name: str, names: set[str] | None
 ) -> list[Future[Member | None]]:
-    """The sidecars of a packed file; `names` are all names in its folder, if known."""
+    """Find the sidecars of a packed file. `names` are all names in its folder, if they are known."""
     return [
         pool.submit(_member, path.with_name(path.name + suffix), name + suffix, names)
         for suffix in SIDECARS
@@ -174,7 +174,7 @@ def _member(
     is_data: bool = False,
     found: os.stat_result | None = None,
 ) -> Member | None:
-    """The file to copy; None if it is a sidecar that does not exist."""
+    """Return the file to copy, or None for a sidecar that does not exist."""
     found = found or _status(path)
     if found is None or not stat.S_ISREG(found.st_mode):
         if is_data:
@@ -191,7 +191,10 @@ def _member(
 
 
 def _names_around(path: Path) -> set[str] | None:
-    """Names in its folder: few requests instead of one per suffix. None if it may not be listed."""
+    """List the names in the folder of a path, which costs few requests instead of one per suffix.
+
+    Return None if the folder may not be listed.
+    """
     with contextlib.suppress(OSError):
         return set(answered(path.parent, os.listdir, path.parent))
     return None
@@ -220,7 +223,7 @@ def _belongs_to_another(name: str, names: set[str]) -> bool:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """The status of a path; None if it does not exist."""
+    """Return the status of a path, or None if it does not exist."""
     try:
         return answered(path, path.stat)
     except (FileNotFoundError, NotADirectoryError):
@@ -230,7 +233,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _digest(path: Path) -> ContentDigest | None:
-    """The digest of a file, opened without a check for existence, which would be one more request."""
+    """Load the digest of a file, without a check whether it exists, which would cost a request."""
     try:
         return ContentDigest.load(sidecar(path))
     except FormatError as error:
@@ -250,12 +253,12 @@ def _no_file(path: Path, found: os.stat_result | None) -> SourceError:
 
 
 def identity(found: os.stat_result) -> tuple[int, int, int, int]:
-    """Facts that stay equal until a file is written to or replaced."""
+    """Return the facts about a file that change when it is written to or replaced."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
-    """The error for a source that cannot be read."""
+    """Return the error for a source that cannot be read."""
     refuse_shortage(error, path)
     return SourceError(
         f"{path} cannot be read ({error.strerror or error})",
@@ -265,7 +268,10 @@ def unreadable(path: Path, error: OSError) -> SourceError:
 
 
 def _key(members: list[Member]) -> str:
-    """Sidecars follow from the packed file, so their names and sizes are enough."""
+    """Return the key under which equal outputs share a copy.
+
+    Sidecars follow from the packed file, so their names and sizes are enough.
+    """
     lines: list[list[object]] = []
     for member in members:
         content: object = None
@@ -286,11 +292,11 @@ _T = TypeVar("_T")
 
 
 def candidates(where: str | Path, source: Path) -> tuple[list[NodeLocal], list[str]]:
-    """Places to try, the best first, and the rejected ones, in sentences.
+    """Return the places to try, the best first, and sentences about the rejected places.
 
     Args:
         where: `auto`, or a directory.
-        source: What to copy; a copy on the same storage would be useless.
+        source: The path to copy. A copy on the same storage would be useless.
 
     Raises:
         ResourceError: The requested directory cannot be used.
@@ -318,7 +324,7 @@ def candidates(where: str | Path, source: Path) -> tuple[list[NodeLocal], list[s
 
 
 def _same_storage(one: Path, other: Path) -> bool:
-    return other.exists() and one.stat().st_dev == other.stat().st_dev  # not so the URL of a store
+    return other.exists() and one.stat().st_dev == other.stat().st_dev  # `other` may be the URL of a store
 
 
 def _requested(path: Path) -> NodeLocal:
@@ -336,12 +342,12 @@ def _requested(path: Path) -> NodeLocal:
 
 
 def host_kind() -> str:
-    """Distinguishes this machine's folder on storage that other machines see too."""
+    """Return the part of a folder's name that belongs to this machine, for storage that others see, too."""
     return f"{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
 
 
 def folder_kind(found: FileSystem) -> str:
-    """A folder per machine on shared storage, where the processes of other machines are not visible."""
+    """Return `host_kind` on shared storage, where processes of other machines are not visible, or else ""."""
     return host_kind() if found.shared else ""
 
 
@@ -354,7 +360,7 @@ def _rank(place: NodeLocal) -> int:
 
 
 def is_system_disk(place: NodeLocal) -> bool:
-    """Whether a directory named by TMPDIR lies on the system disk, which is not meant for scratch."""
+    """Check whether a directory that TMPDIR names is on the system disk, which is not meant for scratch."""
     return place.variable == "TMPDIR" and str(place.filesystem.mount) in ("/", "/tmp", "/var", "/var/tmp")
 
 
@@ -363,7 +369,7 @@ def _named(variable: str, path: Path) -> str:
 
 
 def why(place: NodeLocal, output: Output, passed: list[str], *, reused: bool) -> str:
-    """The sentence that explains why a place was chosen."""
+    """Return the sentence that explains why a place was chosen."""
     kind = "memory" if place.in_memory else place.filesystem.kind
     left = f"{bytes_text(max(0, place.free_bytes - output.bytes))} stay free for this job"
     reason = f"chose {_named(place.variable, place.path)} ({kind})"
@@ -374,7 +380,7 @@ def why(place: NodeLocal, output: Output, passed: list[str], *, reused: bool) ->
 
 
 def leave_bytes(place: NodeLocal, config: StageConfig) -> int:
-    """Bytes that must stay free after the copy."""
+    """Return how many bytes must stay free after the copy."""
     if config.leave_bytes is not None:
         return config.leave_bytes
     if place.in_memory:
@@ -413,10 +419,10 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
 
 
 def choose(where: str | Path, output: Output, config: StageConfig) -> tuple[NodeLocal, str]:
-    """The first place that has the room, and the sentence that explains the choice.
+    """Choose the first place with enough room, and return it with a sentence that explains the choice.
 
     Raises:
-        ResourceError: No place has it.
+        ResourceError: No place has enough room.
     """
     _, place, passed = in_first(where, output, lambda place: check_room(place, output, config))
     return place, why(place, output, passed, reused=False)

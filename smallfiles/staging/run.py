@@ -102,10 +102,10 @@ def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | 
 def staged(
     src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None
 ) -> Iterator[Staged]:
-    """`stage` for the time of a block; arguments and errors as there.
+    """Stage a copy for the duration of a `with` block. Arguments and errors are those of `stage`.
 
     Yields:
-        The copy; it is released when the block ends, however it ends.
+        The copy. It is released when the block ends, even by an error.
     """
     copy, use = _stage(Path(src), where, config or StageConfig())
     try:
@@ -117,7 +117,7 @@ def staged(
 def stage_for_job(
     src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None
 ) -> Staged:
-    """`stage` for a command that ends before its copy is used: the copy belongs to the job.
+    """Stage a copy that belongs to the job, for a command that ends before its copy is used.
 
     Args:
         src: As for `stage`.
@@ -177,7 +177,7 @@ def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
 
 
 def slot_at(place: NodeLocal, key: str) -> Slot:
-    """The slot of this content at a place, from which the leftovers of others are removed."""
+    """Return the slot of this content at a place, after removing what ended jobs have left there."""
     folder = private_folder(place.path, placement.folder_kind(place.filesystem))
     sweep_slots(folder, spare=key)
     return Slot(folder, key)
@@ -272,7 +272,7 @@ def _copy(
 
 
 def facts_of(output: Output) -> dict[str, Any]:
-    """What the marker says of a copy."""
+    """Return the facts that the marker of a copy records."""
     facts = {"name": output.name, "source": str(output.source)}
     return {**facts, "bytes": output.bytes, "verified": output.has_digests}
 
@@ -301,7 +301,7 @@ def _register(descriptor: int, release: Callable[[], object], *, inherited: bool
 
 
 def _unregister(descriptor: int) -> bool:
-    """Remove an entry; whether it was there (False in a forked child, which owns nothing)."""
+    """Remove an entry. Return whether it existed (False in a forked child, which owns nothing)."""
     found = _locks.pop(descriptor, None)
     if not _locks:
         processes.remove_cleanup(release_all)
@@ -318,7 +318,7 @@ def release_all() -> None:
 
 
 def _in_child() -> None:
-    """A forked worker reads what its parent staged and must not remove it when it ends.
+    """Drop the locks in a forked worker, which must not remove its parent's copy when it ends.
 
     The descriptor of a shared lock stays open: the copy is in use while a worker runs. An exclusive
     lock is closed, or a worker would block other processes after its parent was killed.
@@ -371,9 +371,7 @@ class Unstaged:
 
 
 def listing(places: Sequence[Path] = ()) -> list[Copy]:
-    """Every copy of this user on this node.
-
-    It shows the memory that killed jobs still occupy.
+    """List every copy of this user on this node, with the memory that killed jobs still occupy.
 
     Args:
         places: Directories to search in addition to those named by environment variables.
@@ -555,7 +553,7 @@ def _target(output: Output, folder: Path) -> Path:
 
 
 def _is_there(output: Output, out: Path) -> bool:
-    """Whether all files exist with the same sizes, and the same digests or (without one) times."""
+    """Check whether all files exist with equal sizes and digests, or equal times if there are no digests."""
     try:
         for member in output.members:
             found = (out.parent / member.name).stat()

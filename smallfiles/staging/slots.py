@@ -84,11 +84,11 @@ class Slot:
             write_json(self.marker, {**facts, **now})
 
     def facts(self) -> dict[str, Any] | None:
-        """The content of the marker, if the copy is finished and its files have not changed since."""
+        """Return the content of the marker, if the copy is finished and its files have not changed since."""
         try:
             record = json.loads(self.marker.read_text(encoding="utf-8"))
             if record["boot"] != this_process().boot:
-                return None  # never synced: a power cut may have emptied it
+                return None  # from before a reboot: copies are never synced, so it may be empty
             for name, (size, mtime_ns) in record["files"].items():
                 found = (self.data / name).lstat()
                 if (found.st_size, found.st_mtime_ns) != (size, mtime_ns):
@@ -98,7 +98,7 @@ class Slot:
         return dict(record)
 
     def owner(self) -> Owner | None:
-        """The process that makes or made the copy; None if that is not known."""
+        """Return the process that makes or made the copy, or None if it is unknown."""
         return _owner(self.home / "owner.json")
 
     def acquire(self, owner: Owner) -> None:
@@ -153,7 +153,7 @@ class Slot:
 
 
 def slots(folder: Path) -> Iterator[Slot]:
-    """All slots of a private folder, finished or not."""
+    """Yield all slots of a private folder, finished or not."""
     try:
         found = {path.name.removesuffix(LOCK_SUFFIX) for path in folder.iterdir()}
     except OSError:

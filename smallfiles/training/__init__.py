@@ -92,7 +92,7 @@ class TrainConfig(Settings):
             )
 
     def to_cli(self, data: Path | str, val: Path | str | None = None) -> str:
-        """The command line for this training.
+        """Return the command line for this training.
 
         Args:
             data: The packed file.

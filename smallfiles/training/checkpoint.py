@@ -65,13 +65,13 @@ def save(folder: Path, state: State) -> None:
 
 
 def load(folder: Path) -> State | None:
-    """The last checkpoint, or None.
+    """Load the last checkpoint, or return None if there is none.
 
     Args:
-        folder: Where `save` wrote.
+        folder: The folder in which `save` wrote.
 
     Raises:
-        DamagedFileError: It is damaged, or not of this package.
+        DamagedFileError: The checkpoint is damaged, or another program wrote it.
     """
     path = folder / NAME
     if not path.exists():
@@ -101,7 +101,7 @@ def _check_members(path: Path) -> None:
 
 
 def unusable(path: Path, what: str) -> DamagedFileError:
-    """The error for a checkpoint that training cannot resume from."""
+    """Return the error for a checkpoint from which training cannot resume."""
     return DamagedFileError(
         f"the checkpoint {path} {what}",
         expected="one that `train` wrote",

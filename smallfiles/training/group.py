@@ -46,7 +46,7 @@ class Group:
         return self.where.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model, with gradients averaged over all ranks."""
+        """Wrap the model so that gradients are averaged over all ranks."""
         model = model.to(self.device).to(memory_format=torch.channels_last)
         if self.where.world_size == 1:
             return model
@@ -55,7 +55,7 @@ class Group:
         )
 
     def largest(self, number: int) -> int:
-        """The largest of the ranks' numbers; every rank must call it."""
+        """Return the largest of the ranks' numbers. Every rank must call this."""
         if self.where.world_size == 1:
             return number
         held = torch.tensor([number], device=self.device)
@@ -63,7 +63,7 @@ class Group:
         return int(held.item())
 
     def total(self, *numbers: float) -> list[float]:
-        """Sums over all ranks; every rank must call it."""
+        """Return the sum of each number over all ranks. Every rank must call this."""
         held = torch.tensor(numbers, dtype=torch.float64)
         if self.where.world_size > 1:
             held = held.to(self.device)
@@ -71,9 +71,10 @@ class Group:
         return [float(number) for number in held]
 
     def gather(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        """The records of all ranks, in order; every rank must call it, with JSON values.
+        """Return the records of all ranks in order. Every rank must call this. Values must fit into JSON.
 
-        As text: torch's own function unpickles data from the network, and a pickle is a program.
+        The records travel as text. Torch's own function would unpickle data from the network, and a pickle is
+        a program.
         """
         text = json.dumps(record).encode()
         if self.where.world_size == 1:
@@ -140,7 +141,7 @@ def joined() -> Iterator[Group]:
 
 
 def _is_network_error(error: RuntimeError) -> bool:
-    """Whether it is of the network: Gloo raises plain RuntimeErrors, which only their text distinguishes."""
+    """Check by its text whether an error comes from the network. Gloo raises plain RuntimeErrors."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "by peer"))
 
@@ -150,14 +151,14 @@ def _first_line(error: Exception) -> str:
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """The unwrapped model, whose weights have the same names on any number of ranks."""
+    """Return the unwrapped model, whose weights have the same names on any number of ranks."""
     found = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     assert isinstance(found, nn.Module)
     return found
 
 
 def weight(own: int, all_ranks: int, world_size: int) -> float:
-    """The weight of a rank's mean loss, so that the mean over ranks is the mean over all samples.
+    """Return the weight of a rank's mean loss, so that the mean over ranks is the mean over all samples.
 
     Args:
         own: Samples in this rank's batch.

@@ -169,7 +169,7 @@ def _run(
     task: Task,
     asked_to_stop: Sequence[int],
 ) -> _Run:
-    """The caller keeps no reference: the model must be freed before the group (see `joined`)."""
+    """Set up a training. The caller keeps no reference, since the model must be freed before the group."""
     if val is not None:
         EpochPlan(len(val), world_size=group.where.world_size).check_batches(val)
     model = group.wrap(task.network(config.model, config.loader.seed))
@@ -204,7 +204,7 @@ def _loader(reader: Reader, config: TrainConfig, group: Group, task: Task) -> An
 
 
 def _fields(task: Task, reader: Reader, view: Any) -> dict[str, Any]:
-    """The makers of what a task needs; all other fields stay unread."""
+    """Return the makers of the fields that a task needs. All other fields stay unread."""
     return dict.fromkeys(further_fields(reader.fields)) | task.makers(view)
 
 
@@ -266,7 +266,7 @@ def _epoch(run: _Run, epoch: int) -> EpochReport | None:
 
 
 def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
-    """One step; returns the samples of this rank in it, and their mean loss, which stays on the device."""
+    """Run one step, and return this rank's samples and their mean loss, which stays on the device."""
     device = run.group.device
     size, task = 0 if batch is None else len(batch["index"]), run.task
     clock.copy()
@@ -289,7 +289,7 @@ def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, t
 
 
 def _planned(sizes: Sequence[int], batch: int, step: int) -> int:
-    """Number of samples of all ranks together in a step."""
+    """Return the number of samples of all ranks together in a step."""
     return sum(min(batch, max(0, size - step * batch)) for size in sizes)
 
 
@@ -330,7 +330,7 @@ def _resume(run: _Run) -> None:
 
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's state of each weight has the shape of the weight."""
+    """Check that the optimizer's state of each weight has the shape of the weight."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     known: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"})
     return all(
@@ -355,7 +355,7 @@ def _keep(run: _Run, epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0))
 
 
 def _faults(group: Group, loaders: Sequence[Any]) -> tuple[int, list[dict[str, str]]]:
-    """Number of damaged samples of all ranks, and the first of each; every rank must call it."""
+    """Return the number of damaged samples of all ranks, and the first few. Every rank must call this."""
     named = [{"key": one.key, "reason": one.reason} for each in loaders for one in each.faults]
     own = {"count": sum(each.fault_count for each in loaders), "named": named[:_NAMED]}
     all_ranks = group.gather(own)
@@ -422,7 +422,7 @@ class StepTimer:
     _copy: Any = None
 
     def batches(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The batches of `source`, with the time spent on each; the first one includes starting workers."""
+        """Yield the batches of `source`, and time each wait. The first wait includes starting workers."""
         asked, idle = perf_counter(), self._moment()
         batches = iter(source)
         while True:
@@ -449,7 +449,7 @@ class StepTimer:
         self._copy = None
 
     def summary(self) -> dict[str, float]:
-        """Seconds, share of waiting after the first batch, and percentiles of the wait."""
+        """Return seconds, the share of waiting after the first batch, and percentiles of the waits."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         total = perf_counter() - self.began
@@ -467,7 +467,7 @@ class StepTimer:
         }
 
     def _moment(self) -> Any:
-        """An event at this place in the queue of the GPU; None without one."""
+        """Record an event at this place in the queue of the GPU. Return None without a GPU."""
         if self.device.type != "cuda":
             return None
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -476,12 +476,13 @@ class StepTimer:
 
 
 def next_batch(batches: Iterator[Any], asked_to_stop: Sequence[int]) -> Any:
-    """The next batch; None at the end, or if the signal that asks us to stop also ended the workers.
+    """Return the next batch, or None at the end.
 
-    Slurm sends signals to all processes of a step, not only to its ranks.
+    Return None, too, if the signal that asks us to stop has ended the workers: Slurm sends signals to all
+    processes of a step, not only to its ranks.
 
     Args:
-        batches: Of a loader.
+        batches: Iterator of a loader.
         asked_to_stop: Not empty once such a signal has arrived.
     """
     try:

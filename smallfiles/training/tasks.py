@@ -177,16 +177,16 @@ Task: TypeAlias = Classify | Segment | Regress
 
 
 def task_of(reader: Reader, path: Path, field: str = "") -> Task:
-    """What to learn of a set: the named field, or else the label, or else the only mask or number.
+    """Choose what to learn: the named field, or else the label, or else the only mask or number.
 
     Args:
         reader: The training set.
-        path: Where it is, for messages.
-        field: Name of the field; empty chooses.
+        path: Path of the set, for messages.
+        field: Name of the field; if it is empty, it is chosen.
 
     Raises:
-        UsageError: There is no such field, or several and none was named.
-        FormatError: It cannot be learned.
+        UsageError: The field does not exist, or several are possible and none was named.
+        FormatError: The field cannot be learned.
     """
     fields = further_fields(reader.fields)
     masks = [name for name, kind in fields.items() if kind in (".png", ".gif", ".tif", ".bmp")]
@@ -223,7 +223,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _most_classes(reader: Reader, field: str) -> int:
-    """One more than the largest class in some masks that are spread over the set."""
+    """Return one more than the largest class in some masks that are spread over the set."""
     masks, most = reader.blob(field), 1
     for row in spread(len(reader), _MASKS):
         try:
@@ -238,12 +238,12 @@ _CHANNELS = (16, 32, 64, 96)
 
 
 def build(model: Model, classes: int, seed: int) -> nn.Module:
-    """A network with weights that depend on the seed alone.
+    """Build a network whose weights depend only on the seed.
 
     Args:
         model: Name of the network.
         classes: Number of outputs.
-        seed: Of the weights.
+        seed: Seed of the weights.
     """
     torch.manual_seed(seed)
     if model == "small":
@@ -282,7 +282,7 @@ class Segmenter(nn.Module):
         self.last = nn.Conv2d(16, classes, 1)
 
     def forward(self, picture: torch.Tensor) -> torch.Tensor:
-        """Scores [B, classes, rows, columns] of a picture [B, 3, rows, columns]."""
+        """Return scores [B, classes, rows, columns] for pictures [B, 3, rows, columns]."""
         seen = [picture]
         for layer in self.down:
             seen.append(layer(seen[-1]))
@@ -301,14 +301,14 @@ def _block(before: int, after: int, stride: int) -> nn.Sequential:
 
 
 def class_count(reader: Reader, path: Path) -> int:
-    """The number of classes of a set.
+    """Return the number of classes of a set.
 
     Args:
         reader: The set.
-        path: Where it is, for messages.
+        path: Path of the set, for messages.
 
     Raises:
-        FormatError: It is empty, or has captions.
+        FormatError: The set is empty, or has captions.
     """
     if not len(reader):
         raise FormatError(

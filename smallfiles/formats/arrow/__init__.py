@@ -64,14 +64,14 @@ __all__ = ["Options", "locate", "open", "write"]
 
 
 def open(path: Path, *, access: Access = "auto") -> TableReader:
-    """Open an Arrow file: one of ours, one of the Jülich course, or any with a binary column.
+    """Open an Arrow file of this package or of the Jülich course, or any other that has a binary column.
 
     Args:
-        path: The file; IPC file or stream.
+        path: The file, which is an IPC file or an IPC stream.
         access: `mmap`, `pread`, or `auto` to choose by file system.
 
     Returns:
-        The reader; the file is touched at first use.
+        The reader. It opens the file at first use.
     """
     return TableReader(path, partial(locate, access=access))
 
@@ -79,7 +79,10 @@ def open(path: Path, *, access: Access = "auto") -> TableReader:
 _FILE_MAGIC = b"ARROW1"
 _END = struct.Struct("<i6s")  # the length of the footer, and the magic
 _CUTS = b"smallfiles.cuts"
-"""In the metadata of files that were packed before the table: the rule by which they were cut."""
+"""Metadata key of files that were packed before they had a table.
+
+It holds the rule by which they were cut.
+"""
 
 _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -94,11 +97,11 @@ def locate(path: Path, *, access: Access = "auto") -> SampleTable:
     """Open an Arrow file, or a folder of Hugging Face `datasets`, and find the samples in it.
 
     Args:
-        path: The file; IPC file or stream. Or the folder that `save_to_disk` wrote.
+        path: An IPC file, an IPC stream, or the folder that `save_to_disk` wrote.
         access: How samples are fetched.
 
     Raises:
-        FormatError: It is damaged, or of another kind.
+        FormatError: The file is damaged, or is not an Arrow file.
     """
     if path.is_dir():
         with damage_reported(path):
@@ -112,7 +115,10 @@ def locate(path: Path, *, access: Access = "auto") -> SampleTable:
 
 
 def _place_of_table(file: ByteFile) -> embedded.TablePlace | None:
-    """Return where the table of samples is, which lies before the footer of our files; None without one."""
+    """Return where the table of samples is, which lies before the footer of our files.
+
+    Return None if the file has no such table.
+    """
     file.prefetch(max(0, file.size - _ENDS_BYTES[1]), file.size)
     if file.size < _END.size:
         return None
@@ -122,7 +128,7 @@ def _place_of_table(file: ByteFile) -> embedded.TablePlace | None:
 
 
 class Located(EmbeddedTable):
-    """The samples of an Arrow file of ours, which has a table of them."""
+    """The samples of an Arrow file that this package wrote, found through the file's table of samples."""
 
     format = "arrow"
 
@@ -133,12 +139,14 @@ class Located(EmbeddedTable):
 
 
 class BinaryColumn(Extents):
-    """Where the bytes of a column are; a record batch is looked at when one of its samples is first needed.
+    """Where the bytes in a binary column are.
+
+    A record batch is inspected when one of its samples is first needed.
 
     Args:
-        batches: The file.
+        batches: The record batches of the file.
         column: Number of the column.
-        suffix: Of the files.
+        suffix: Suffix of the files.
     """
 
     def __init__(self, batches: Batches, column: int, suffix: str = "") -> None:
@@ -155,11 +163,14 @@ class BinaryColumn(Extents):
         return self._batches.file, start, start + self._sizes[row]
 
     def announce(self, rows: Sequence[int]) -> None:
-        """Announce the headers and small columns of these samples' batches, unless they were read before."""
+        """Announce the headers and small columns of these samples' batches, unless they were already read."""
         self._batches.announce([row for row in rows if not self._starts[row]])
 
     def _locate(self, row: int) -> int:
-        """Look up all samples of the batch that holds one; return where this one begins."""
+        """Look up all samples of the batch that contains sample `row`.
+
+        Return the first byte of that sample.
+        """
         batches = self._batches
         number, _ = batches.where(row)
         batch, begins_at = batches.located(number, self._column)
@@ -182,7 +193,7 @@ class BinaryColumn(Extents):
         return self._starts[row]
 
     def total_bytes(self) -> int:
-        """Return the sum of the encoded bytes; visits every batch."""
+        """Return the total size of the encoded samples in bytes. This inspects every batch."""
         for row in np.flatnonzero(np.asarray(self._starts) == 0).tolist():
             self._starts[row] or self._locate(row)
         return int(np.asarray(self._sizes).sum())
@@ -245,7 +256,10 @@ class Batches:
         return row_counts(found["body"], self._cuts, self._rows_in)
 
     def _rows_in(self, some: np.ndarray) -> np.ndarray:
-        """Rows of some batches, from their headers; each header is a small read."""
+        """Return the number of rows of some batches.
+
+        It is read from their headers, one small read per header.
+        """
         assert self._blocks is not None
         for number in some.tolist():
             self._announce(number, rows=0)
@@ -271,10 +285,10 @@ class Batches:
             return self._reader.get_batch(number)
 
     def _copied(self, number: int, columns: Sequence[int]) -> tuple[pa.RecordBatch, int]:
-        """A record batch in memory of its own, which holds no more than its header and some columns.
+        """Read a record batch into separate memory, but only its header and some of its columns.
 
-        Of files it has only where each begins. Their bytes are in pages of the memory that nothing touches,
-        so they take no room.
+        For columns of files, only the offsets are read, not the bytes. The bytes would lie in pages of the
+        memory that nothing touches, so they occupy no memory.
 
         Returns:
             The batch, and the address at which the file would begin.
@@ -304,7 +318,10 @@ class Batches:
         return batch, base - start
 
     def _copy_into(self, memory: mmap.mmap, start: int, ranges: list[tuple[int, int]]) -> None:
-        """Read ranges of a record batch that begins at byte `start`; close ones in one request."""
+        """Read ranges of a record batch that begins at byte `start`.
+
+        Ranges close together are read in one request.
+        """
         view, merged = memoryview(memory), list[tuple[int, int]]()
         for first, last in sorted(each for each in ranges if 0 <= each[0] < each[1] <= len(memory)):
             if merged and first - merged[-1][1] <= _NEAR_BYTES:
@@ -315,7 +332,10 @@ class Batches:
                 raise damaged(self.path, f"bytes {start + first:,} to {start + last:,} are not all there")
 
     def _without_dictionaries(self) -> pa.Schema:
-        """The schema as record batches are stored: dictionaries lie elsewhere, and these hold numbers."""
+        """Return the schema of the stored record batches.
+
+        Dictionaries are stored elsewhere, so that such a column of a record batch holds numbers.
+        """
         plain = [
             each.with_type(each.type.index_type) if pa.types.is_dictionary(each.type) else each
             for each in self.schema
@@ -323,7 +343,7 @@ class Batches:
         return pa.schema(plain)
 
     def located(self, number: int, column: int) -> tuple[pa.RecordBatch, int]:
-        """A record batch in which one column can be used, and the address at which the file would begin."""
+        """Return a batch in which `column` can be used, and the address at which the file would begin."""
         if self.file.mapped:
             return self.batch(number), self._base
         with damage_reported(self.path, f"record batch {number}:"):
@@ -333,10 +353,10 @@ class Batches:
         return batch, base
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """A record batch, checked; the bytes of its files stay on disk.
+        """Return a record batch after checking it. The bytes of its files stay on disk.
 
         Raises:
-            DamagedFileError: It is not as the file says.
+            DamagedFileError: The batch cannot be read, or does not have the stated number of rows.
         """
         kept, batch = self._last  # one tuple, replaced as a whole: threads never see half of it
         if kept == number and batch is not None:
@@ -354,13 +374,13 @@ class Batches:
         return batch
 
     def pieces(self, column: int) -> Iterator[pa.Array]:
-        """Yield a column of all batches, some batches at a time."""
+        """Yield a column of all batches in pieces. Each piece covers several batches."""
         for first in range(0, self.number, _BATCHES_AT_ONCE):
             yield self._some(range(first, min(first + _BATCHES_AT_ONCE, self.number)), column)
             self.file.forget()
 
     def _some(self, numbers: range, column: int) -> pa.Array:
-        """A column of some record batches, in one piece."""
+        """Return a column of some record batches as one array."""
         for number in numbers if self._blocks is not None else ():
             self._announce(number, self.starts[number + 1] - self.starts[number])
         if self.file.mapped or self._has_dictionaries:
@@ -381,7 +401,7 @@ class Batches:
         )
 
     def where(self, row: int) -> tuple[int, int]:
-        """Batch and row of a sample."""
+        """Return the number of the batch that contains a sample, and the row of the sample in the batch."""
         number = bisect_right(self.starts, row) - 1
         return number, row - self.starts[number]
 
@@ -391,9 +411,9 @@ class Batches:
             self._announce(number, self.starts[number + 1] - self.starts[number])
 
     def _announce(self, number: int, rows: int) -> None:
-        """Announce the header of a batch, and what its rows have beside the images.
+        """Announce the header of a batch and its small columns to the kernel. They lie beside the images.
 
-        A page that is touched unannounced makes Linux fetch as much around it as its read-ahead allows:
+        Linux fetches as much around a page that is touched without an announcement as its read-ahead allows:
         0.1 MB, or 8 MB on some systems, for a header of some hundred bytes.
         """
         if self._blocks is None:
@@ -406,7 +426,10 @@ class Batches:
             self.file.prefetch(last - small, last)
 
     def offset(self, buffer: pa.Buffer, begins_at: int) -> int:
-        """Where a buffer of a batch is in the file, which begins at an address in memory."""
+        """Return the offset of a batch's buffer in the file.
+
+        `begins_at` is the address at which the file begins.
+        """
         offset: int = buffer.address - begins_at
         if not 0 <= offset <= offset + buffer.size <= self.file.size:
             raise self._compressed()
@@ -421,7 +444,7 @@ class Batches:
 
 
 class LookedUp(SampleTable):
-    """The samples of an Arrow file that has no table of them: each record batch is looked at."""
+    """The samples of an Arrow file without a table of samples. Each record batch has to be inspected."""
 
     format = "arrow"
 
@@ -460,7 +483,7 @@ class LookedUp(SampleTable):
         return self._keys() if name == "key" else self._values(name)
 
     def _keys(self) -> pa.StringArray:
-        """Return the key column in one piece; row numbers where a file has none."""
+        """Return the keys of all samples as one array. The keys are row numbers if the file has no keys."""
         if self._batches.columns.key is None:
             return numbered_keys(self.count)
         keys = GrowingStrings()
@@ -477,7 +500,10 @@ class LookedUp(SampleTable):
         return pa.chunked_array(parts, self._kinds[name])
 
     def _as_value(self, name: str, found: pa.Array) -> pa.Array:
-        """Return a column in the type in which values are held; null in those of others gets a meaning."""
+        """Convert a column to the type in which its values are held.
+
+        Nulls in files of other programs become -1 (no label), or an empty list of captions.
+        """
         kind = self._kinds[name]
         if name == "label" and (found.null_count or found.type != kind):
             with summary_of(self.path):  # those of others may be beyond 64 bits
@@ -530,11 +556,11 @@ class Joined(SampleTable):
 
 
 class JoinedColumn(Extents):
-    """Where the bytes of a column of several files are.
+    """Where the bytes are in a column that several files share.
 
     Args:
-        files: The column of each.
-        sizes: Number of samples in each.
+        files: The column of each file.
+        sizes: Number of samples in each file.
     """
 
     def __init__(self, files: Sequence[Extents], sizes: Sequence[int]) -> None:
@@ -546,12 +572,12 @@ class JoinedColumn(Extents):
         return self._files[number].place(row - self._starts[number])
 
     def announce(self, rows: Sequence[int]) -> None:
-        """Announce what `place` will look at, file by file."""
+        """Announce what `place` will read, file by file."""
         for file, start, stop in zip(self._files, self._starts, self._starts[1:], strict=False):
             file.announce([row - start for row in rows if start <= row < stop])
 
     def total_bytes(self) -> int:
-        """Return the sum of the encoded bytes."""
+        """Return the total size of the encoded samples in bytes."""
         return sum(each.total_bytes() or 0 for each in self._files)
 
 
@@ -564,7 +590,10 @@ def _unmapped_stream(path: Path) -> FormatError:
 
 
 def _hugging_face_classes(text: bytes | None) -> tuple[str, ...]:
-    """Class names of a file of Hugging Face `datasets`."""
+    """Return the class names that Hugging Face `datasets` recorded in a file.
+
+    Return none if there are none.
+    """
     features = load_record(text).get("info", {})
     features = features.get("features", {}) if isinstance(features, dict) else {}
     for feature in features.values() if isinstance(features, dict) else ():

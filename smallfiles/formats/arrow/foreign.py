@@ -38,14 +38,14 @@ _RECORD_BATCH = 3  # what a message of a stream may hold
 
 @dataclass(frozen=True)
 class ArrowColumns:
-    """Column numbers; None where a file has no such column.
+    """Numbers of the columns of an Arrow file, by their meaning.
 
     Args:
-        data: Encoded bytes (binary, or a struct with a binary field `bytes`).
-        key: Strings.
-        blobs: Further columns of bytes by name.
+        data: The column of encoded bytes (binary, or a struct with a binary field `bytes`).
+        key: The column of keys (strings). It is None if there is no such column.
+        blobs: Additional columns of bytes by name.
         values: Columns of values by name: `label` (integers) or `captions` (lists of strings, or one string
-            each), `meta` (JSON objects as strings), and further ones.
+            each), `meta` (JSON objects as strings), and additional values.
     """
 
     data: int
@@ -55,7 +55,7 @@ class ArrowColumns:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold encoded bytes."""
+    """Check whether a column of this type can hold encoded bytes."""
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
         return index >= 0 and is_binary(kind.field(index).type)
@@ -63,11 +63,12 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def find_columns(schema: pa.Schema, path: Path) -> ArrowColumns:
-    """Find the columns by name, or by type where only one fits.
+    """Find the meaning of the columns by their names, or by a type that only one column has.
 
     Raises:
-        FormatError: No column of bytes, or several and none with a known name; or a column that is named
-            like targets but has another type: class names have no numbers that all files share.
+        FormatError: There is no column of bytes, or there are several and none has a known name; or a column
+            is named like targets but has another type. Class names are refused because they have no numbers
+            that all files share.
     """
     fits = {
         "data": [i for i, field in enumerate(schema) if is_binary(field.type)],
@@ -95,13 +96,19 @@ def find_columns(schema: pa.Schema, path: Path) -> ArrowColumns:
 
 
 def _is_field(field: pa.Field) -> bool:
-    """Whether a column can be a further field: a file of others may have more, of any name and type."""
+    """Check whether a column can be a field.
+
+    A file of another program may have columns of any name and type.
+    """
     blob = is_binary(field.type)
     return name_problem(field.name, blob=blob) is None and (blob or is_storable(field.type))
 
 
 def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:
-    """Column of labels, or of captions; names take precedence over types."""
+    """Return the number of the label column and that of the captions column. At least one of them is None.
+
+    Names take precedence over types.
+    """
     names = schema.names
     label = _choose(names, fits["label"], _LABELS, alone=False)
     if label is not None:
@@ -139,12 +146,12 @@ def _is_strings(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Cuts:
-    """The rule by which a file was cut into batches.
+    """The rule by which a file was cut into record batches.
 
     Args:
-        rows: A batch is full with this many.
-        batch_bytes: It ends before its samples grow beyond this.
-        largest: Bytes of the largest sample.
+        rows: Number of rows of a full batch.
+        batch_bytes: The maximum size of a batch's samples in bytes. A batch ends before it exceeds this.
+        largest: Size of the largest sample in bytes.
     """
 
     rows: int
@@ -153,7 +160,7 @@ class Cuts:
 
     @classmethod
     def loads(cls, text: bytes | None) -> Cuts | None:
-        """Read what the writer stored; None if it is not there or makes no sense."""
+        """Read the rule that the writer stored. Return None if it is missing or makes no sense."""
         try:
             found = json.loads(text or b"")
             cuts = cls(int(found["rows"]), int(found["bytes"]), int(found["largest"]))
@@ -165,15 +172,15 @@ class Cuts:
 def row_counts(
     bodies: np.ndarray, cuts: Cuts | None, rows_in: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Rows of each batch; a reader checks a count when it first reads from that batch.
+    """Return the number of rows in each batch. A reader checks a count when it first reads from that batch.
 
     Args:
-        bodies: Size of the body of each batch.
-        cuts: The writer's rule, where known.
-        rows_in: Reads the row counts of some batches from their headers: small random reads.
+        bodies: Size of the body of each batch in bytes.
+        cuts: The writer's rule. It is None if it is not known.
+        rows_in: Reads the row counts of some batches from their headers, which takes small random reads.
 
     Returns:
-        int64 array.
+        An int64 array.
     """
     count = len(bodies)
     counts = np.full(count, 1 if cuts is None else cuts.rows, np.int64)
@@ -188,12 +195,12 @@ def row_counts(
 
 
 def stream_blocks(file: ByteFile) -> np.ndarray:
-    """Find the record batches of a stream, one after the other.
+    """Find the record batches of a stream by reading its messages one after the other.
 
     Form of a message: Apache Arrow `format/Message.fbs`.
 
     Raises:
-        DamagedFileError: It is not a stream of whole messages.
+        DamagedFileError: The file is not a stream of whole messages.
     """
     found, at = [], 0
     try:
@@ -221,10 +228,10 @@ def _message(data: bytes) -> tuple[int, int]:
 
 
 def blocks(file: ByteFile) -> np.ndarray:
-    """Offset, header and body size of each batch of an Arrow file, from its footer.
+    """Read the offset, header size and body size of each batch of an Arrow file from its footer.
 
     Raises:
-        DamagedFileError: The footer is not one.
+        DamagedFileError: The footer cannot be read.
     """
     try:
         end = file.size - 10

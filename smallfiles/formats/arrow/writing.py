@@ -25,12 +25,12 @@ from smallfiles.formats.table import dump_record, record_of
 from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
 BINARY_LIMIT = 2**31 - 1
-"""Bytes that a `binary` column holds in one batch; `large_binary` has no limit."""
+"""The most bytes that a `binary` column can hold in one batch. `large_binary` has no limit."""
 
 UINT16 = range(2**16)
 PROVENANCE = b"smallfiles"
 FACTS = b"smallfiles.arrow"
-"""In the metadata of the table: facts about the record batches."""
+"""Metadata key of the table. It holds facts about the record batches."""
 
 FEATURES = b"huggingface"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -43,8 +43,9 @@ class ArrowOptions:
 
     Args:
         layout: `smallfiles`, or `juelich` for the Jülich loaders (labels of 16 bits, no captions).
-        rows_per_batch: Rows per record batch; always 1 in the Jülich layout.
-        max_batch_bytes: A batch ends before its samples exceed this; also bounds memory.
+        rows_per_batch: Rows per record batch. It is always 1 in the Jülich layout.
+        max_batch_bytes: The maximum size of a batch's samples in bytes. A batch ends before it exceeds this.
+            The limit also bounds the memory that the writer needs.
     """
 
     layout: Literal["smallfiles", "juelich"] = "smallfiles"
@@ -76,22 +77,22 @@ def write(
 ) -> Packed:
     """Write samples into one Arrow IPC file.
 
-    Samples are kept until their batch is full, and written together: few large writes, which is what a
-    parallel file system is built for.
+    Samples are kept until their batch is full, and are then written together. So there are few large writes,
+    which is what a parallel file system is built for.
 
     Args:
-        samples: In the order in which they are stored.
-        out: A name that does not exist.
+        samples: The samples, in the order in which they are stored.
+        out: A path that does not exist.
         schema: What is packed.
         options: Layout and batch size.
-        digest: Whether to write the content digest beside it.
+        digest: Whether to write the content digest beside the file.
 
     Returns:
         What was written.
 
     Raises:
         FormatError: A sample does not fit the schema or the layout.
-        ResourceError: No space or no permission.
+        ResourceError: There is no space or no permission.
     """
     options = options or ArrowOptions()
     juelich, max_bytes = options.layout == "juelich", options.max_batch_bytes
@@ -135,7 +136,7 @@ def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink, index: 
 
 
 class _Index:
-    """The table of samples, while their record batches are written; see `smallfiles.formats.embedded`.
+    """The table of samples while their record batches are being written. See `smallfiles.formats.embedded`.
 
     Args:
         out: The file.
@@ -153,7 +154,7 @@ class _Index:
         self._counts, self._starts = array("q"), [array("q") for _ in blobs]
 
     def add(self, keys: pa.StringArray, starts: list[int]) -> None:
-        """Add a record batch: its keys, and where the bytes of each field begin."""
+        """Add a record batch: its keys, and the offset at which the bytes of each field begin."""
         self.columns.extend({"key": keys}, ())
         self._counts.append(len(keys))
         for known, start in zip(self._starts, starts, strict=True):
@@ -173,7 +174,7 @@ class _Index:
     def write(
         self, file: OutputFile, batch: _Batch, end: bytes, record: dict[str, Any], schema: pa.Schema
     ) -> None:
-        """Write the table between the end of the stream and the footer, which are in `end`."""
+        """Write the table between the end of the stream and the footer, both of which are in `end`."""
         self.columns.extend(dict(self._places(batch)), batch.numbers)
         facts = {"batches": len(self._counts), "columns": {each.name: str(each.type) for each in schema}}
         begin, _, footer = end.partition(END_OF_STREAM)  # without samples, the schema is not written yet
@@ -207,7 +208,11 @@ def _arrow_schema(schema: Schema, options: ArrowOptions) -> pa.Schema:
 
 
 def _features(classes: Sequence[str]) -> dict[bytes, str]:
-    """Class names for Hugging Face `datasets`, which takes a nullable label only, and no name twice."""
+    """Return the metadata by which Hugging Face `datasets` finds the class names.
+
+    Hugging Face accepts only a nullable label, and refuses repeated class names. So return no metadata if a
+    name is repeated.
+    """
     if not classes or len({*classes}) < len(classes):
         return {}
     label = {"names": list(classes), "_type": "ClassLabel"}
@@ -220,12 +225,12 @@ def _binary(sizes: BlobField, max_bytes: int) -> pa.DataType:
 
 
 class _Column:
-    """The bytes of one field of one record batch, which appear only in what is written.
+    """The bytes of one field in one record batch. They are never copied to one place, only written.
 
     Args:
-        name: Of the column.
-        kind: Its Arrow type.
-        largest_bytes: The largest that the schema allows.
+        name: Name of the column.
+        kind: Arrow type of the column.
+        largest_bytes: Size in bytes of the largest blob that the schema allows.
     """
 
     def __init__(self, name: str, kind: pa.DataType, largest_bytes: int) -> None:
@@ -239,7 +244,10 @@ class _Column:
         self.used = 0
 
     def take(self, sink: ArrowSink) -> pa.Array:
-        """The column; nothing is written to its buffer, so it takes no memory."""
+        """Return the column and begin a new one.
+
+        Nothing is written to the column's buffer, so it takes no memory.
+        """
         wide = np.int64 if self._type == pa.large_binary() else np.int32
         offsets = pa.py_buffer(np.array(self.offsets, wide))
         if self.used > len(self._stand_in):
@@ -271,7 +279,7 @@ class _Batch:
         """Append a sample.
 
         Raises:
-            FormatError: It does not fit the schema.
+            FormatError: The sample does not fit the schema.
         """
         self.keys.append(key_of(sample, self._out))
         self.numbers.append(sample.row)
@@ -293,7 +301,10 @@ class _Batch:
         self.used += size
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
-        """The record batch; the samples' bytes appear only in what `sink` writes."""
+        """Return the record batch and begin a new one.
+
+        The samples' bytes appear only in what `sink` writes.
+        """
         columns = self._every.values_of(self.numbers[-len(self.keys) :])
         columns |= {each.name: each.take(sink) for each in self.columns}
         columns["key"], self.keys, self.used = column(self.keys, pa.string()), [], 0

@@ -60,11 +60,11 @@ def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> 
 
     Args:
         path: The file.
-        split: The group; by default the only one, or `train`.
+        split: The group of the split. The default is the only group, or `train`.
         access: How samples are fetched.
 
     Raises:
-        FormatError: It is damaged, or of a layout that we do not know.
+        FormatError: The file is damaged, or has a layout that we do not know.
     """
     file = ByteFile(path, access)
     found = find(file, split)
@@ -79,7 +79,7 @@ def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> 
 
 
 def _runs(file: ByteFile, found: Found, offsets: np.ndarray) -> dict[str, Extents]:
-    """Return where the bytes of each field are."""
+    """Return the extents of each field in a file of the blob layout."""
     runs: dict[str, Extents] = {"": _Run(file, found.start or 0, found.stop, lambda: offsets)}
     rows = len(offsets) - 1
     for name, field in found.fields.items():
@@ -90,20 +90,20 @@ def _runs(file: ByteFile, found: Found, offsets: np.ndarray) -> dict[str, Extent
 
 
 def _further_offsets(path: Path, name: str, field: Field, rows: int) -> np.ndarray:
-    """Return the offsets of a field, compared with their checksum."""
+    """Return the offsets of a field after comparing them with their checksum."""
     with _reported(path, name):
         return field.offsets(rows)
 
 
 class _Run(Extents):
-    """The blob layout: the blobs of a field follow each other, and offsets divide them.
+    """The blobs of a field in the blob layout. They follow each other, and offsets divide them.
 
     Args:
         file: The file.
-        start: Where the first blob begins.
-        size: Bytes of all blobs.
-        load: Loads the offsets; used once.
-        suffix: Of the files.
+        start: Offset of the first blob in the file.
+        size: Total size of all blobs in bytes.
+        load: Loads the offsets. It is called once.
+        suffix: Suffix of the files.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class _Run(Extents):
 
 
 class _Rows(Extents):
-    """The vlen layout: a row for each sample, somewhere in the file.
+    """The samples of a file in the vlen layout, each of which is a row somewhere in the file.
 
     Args:
         file: The file.
-        rows: Length, heap and number of each row.
-        base: What the addresses of heaps count from.
+        rows: The length in bytes, the heap, and the number in the heap of each row.
+        base: The offset in the file from which the addresses of heaps count.
     """
 
     def __init__(self, file: ByteFile, rows: np.ndarray, base: int) -> None:
@@ -142,7 +142,7 @@ class _Rows(Extents):
         self._file, self._rows, self._base = file, rows, base
 
     def size(self, row: int) -> int:
-        """Return the bytes of one sample, without following its row."""
+        """Return the size of one sample in bytes without reading its row."""
         return int(row_lengths(self._rows[row : row + 1])[0])
 
     def place(self, row: int) -> Place:
@@ -156,7 +156,7 @@ class _Rows(Extents):
 
 
 class HDF5Table(ArrayTable):
-    """An HDF5 file of either layout."""
+    """The table of samples of an HDF5 file in either layout."""
 
     format = "hdf5"
     outlives_fork = True
@@ -191,7 +191,7 @@ class HDF5Table(ArrayTable):
 
 @contextmanager
 def _reported(path: Path, name: str) -> Iterator[None]:
-    """Report what is wrong with a field as damage of its file."""
+    """Report an error while reading a field as damage of its file."""
     try:
         yield
     except (ValueError, ManifestError) as error:
@@ -200,7 +200,7 @@ def _reported(path: Path, name: str) -> Iterator[None]:
 
 
 def _check_finished(path: Path, rows: np.ndarray) -> None:
-    """Refuse a file whose last rows are empty."""
+    """Refuse a file whose last rows are empty, because writing it was interrupted."""
     filled = np.flatnonzero(row_lengths(rows))
     empty = len(rows) - (int(filled[-1]) + 1 if len(filled) else 0)
     if empty:
@@ -250,18 +250,18 @@ def write(
     A million files become one, which costs a parallel file system one open instead of a million.
 
     Args:
-        samples: In the order in which they are stored; at most `schema.count`.
-        out: A name that does not exist.
-        schema: What is packed; sizes are upper bounds.
+        samples: At most `schema.count` samples, in the order in which they are stored.
+        out: A path that does not exist.
+        schema: What is packed. Its sizes are upper bounds.
         options: The layout.
-        digest: Whether to write the content digest beside it (`vlen` is read again for that).
+        digest: Whether to write the content digest beside the file (`vlen` is read again for that).
 
     Returns:
         What was written.
 
     Raises:
         FormatError: A sample does not fit the schema or the layout.
-        ResourceError: No space or no permission.
+        ResourceError: There is no space or no permission.
     """
     options = options or Options()
     write_layout = _write_vlen if options.layout == "vlen" else _write_blob
@@ -271,7 +271,7 @@ def write(
 def _write_blob(
     samples: Iterable[Sample], out: Path, schema: Schema, options: Options, digest: bool
 ) -> Packed:
-    """Write the blob layout."""
+    """Write samples in the blob layout."""
     columns, count = SampleColumns(out, schema), 0
     with ExitStack() as stack:
         runs = [
@@ -296,11 +296,11 @@ def _write_blob(
 
 
 class _DataRun:
-    """The bytes of one field of all samples while they are written, and where each ends.
+    """The bytes of one field of all samples while they are written, and the offsets that divide them.
 
     Args:
-        file: Writes at its own place of the file.
-        room: How many bytes there is room for.
+        file: Writes at the place of this field in the file.
+        room: Number of bytes that are reserved for the field.
     """
 
     def __init__(self, file: OutputFile, room: int) -> None:
@@ -315,7 +315,7 @@ class _DataRun:
 def _fields(
     values: Mapping[str, pa.Array], schema: Schema, offsets: Iterable[np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the path and the values of each array that the further fields need."""
+    """Yield the path and the values of each array that the additional fields need."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for blob, theirs in zip(schema.blobs, offsets, strict=True):
         found[blob.name] = {"offsets": theirs}
@@ -328,7 +328,7 @@ def _fields(
 def _write_vlen(
     samples: Iterable[Sample], out: Path, schema: Schema, options: Options, digest: bool
 ) -> Packed:
-    """Write the layout that the Jülich loaders read, and our further columns."""
+    """Write the layout that the Jülich loaders read, followed by our additional columns."""
     if "captions" in schema.values.column_names:
         raise FormatError(
             f"{out} would hold captions in the vlen layout",
@@ -355,7 +355,11 @@ def _write_vlen(
 
 
 def _lay_out(out: Path, schema: Schema, options: Options) -> list[tuple[int, int]]:
-    """Make the file with room for all bytes of each field; return the offset and the size of each room."""
+    """Make the file with space for all bytes of each field.
+
+    Returns:
+        For each field, the offset and the size of the reserved space in bytes.
+    """
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
         return [
@@ -397,9 +401,10 @@ def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schem
 
 
 def _complete(out: Path, schema: Schema, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Add the small columns, one after the other, and finally the mark that nothing is missing.
+    """Add the small columns one after the other, and then the mark that nothing is missing.
 
-    Data sets are kept until they are flushed, because h5py hides an error that occurs when one is freed.
+    Data sets are kept until they are flushed, because h5py hides an error that occurs when a data set is
+    freed.
     """
     with _opened(out, "r+") as file, _translated(out):
         group = file[schema.split]
@@ -412,7 +417,11 @@ def _complete(out: Path, schema: Schema, arrays: Iterable[tuple[str, np.ndarray]
 
 @contextlib.contextmanager
 def _opened(out: Path, mode: str) -> Iterator[h5py.File]:
-    """Open and close with failures reported; errors inside the block are not translated."""
+    """Open an HDF5 file, and close it at the end.
+
+    Failures to open or close the file are reported as errors of this package. Errors inside the block are not
+    translated.
+    """
     with _translated(out):
         file = h5py.File(out, mode, **_LAYOUT)
     try:
@@ -424,7 +433,7 @@ def _opened(out: Path, mode: str) -> Iterator[h5py.File]:
 
 @contextlib.contextmanager
 def _translated(out: Path) -> Iterator[None]:
-    """HDF5 reports a full disk in many ways; report it in one."""
+    """Report a full disk as one kind of error, because HDF5 reports it in many ways."""
     with writing(out):
         try:
             yield
@@ -441,10 +450,10 @@ def open(path: Path, *, split: str | None = None, access: Access = "auto") -> Ta
 
     Args:
         path: The file.
-        split: The group; by default the only one, or `train`.
+        split: The group of the split. The default is the only group, or `train`.
         access: `mmap`, `pread`, or `auto` to choose by file system.
 
     Returns:
-        The reader; the file is touched at first use.
+        The reader. It opens the file at first use.
     """
     return TableReader(path, partial(locate, split=split, access=access))

@@ -41,7 +41,7 @@ from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, dama
 from smallfiles.formats.table import load_record
 
 HOME = "fields"
-"""The group of them, in that of the split."""
+"""Name of the group that holds the additional fields. It lies in the group of the split."""
 
 _CHECKSUM = "checksum"
 
@@ -62,13 +62,13 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Field:
-    """One field as it was found in a file.
+    """One additional field of an HDF5 file.
 
     Args:
-        kind: The suffix of its files, or the type of its values as Arrow writes it.
-        arrays: By name, without the bytes of files.
-        start: Offset in the file at which the bytes of its files begin.
-        size: How many these are.
+        kind: Suffix of its files, or the Arrow name of the type of its values.
+        arrays: The arrays of the field by name, without the bytes of files.
+        start: Offset in the file at which the bytes of the field's files begin.
+        size: Total size of the field's files in bytes.
     """
 
     kind: str
@@ -78,41 +78,44 @@ class Field:
 
     @property
     def is_blob(self) -> bool:
-        """Whether it has files, and not values."""
+        """Whether the field has files. Otherwise, it has values."""
         return self.kind.startswith(".")
 
     def check(self) -> None:
         """Compare the arrays with their checksum.
 
         Raises:
-            ValueError: They are not what was written.
+            ValueError: The arrays are not those that were written.
         """
         stated = self.arrays.get(_CHECKSUM)
         if stated is None or stated.tolist() != [_checksum(self.kind, self.arrays)]:
             raise ValueError("its arrays are not those that were written")
 
     def offsets(self, rows: int) -> np.ndarray:
-        """Where the files of so many samples begin and end; each is still to be compared with `size`.
+        """Return the offsets that divide the field's files for `rows` samples.
+
+        The checksum has been compared, but each offset must still be compared with `size`.
 
         Raises:
-            ValueError: They cannot be right.
+            ValueError: The offsets cannot be right.
         """
         self.check()
         return array_of(self.arrays, "offsets", "<u8", rows + 1)
 
     def column(self, rows: int) -> pa.Array:
-        """The values of so many samples, over the memory of the arrays where that is possible.
+        """Return the values of `rows` samples, over the memory of the arrays where that is possible.
 
         Raises:
-            ValueError: They cannot be right; also as `pa.ArrowInvalid`.
-            ManifestError: The type is none that values have.
+            ValueError: The values cannot be right. `pa.ArrowInvalid`, which is raised as well, is a
+                ValueError.
+            ManifestError: Values cannot have this type.
         """
         self.check()
         return column_of(type_named(self.kind), self.arrays, rows)
 
 
 def with_checksum(kind: str, arrays: Arrays) -> dict[str, np.ndarray]:
-    """The arrays of a field and their checksum."""
+    """Return the arrays of a field with their checksum added."""
     return {**arrays, _CHECKSUM: np.array([_checksum(kind, arrays)], "<u8")}
 
 
@@ -126,16 +129,16 @@ def _checksum(kind: str, arrays: Arrays) -> int:
 
 @dataclass(frozen=True)
 class Found:
-    """What was looked up in a file.
+    """The places of everything in an HDF5 file, as the HDF5 library found them.
 
     Args:
         split: Name of the group.
-        record: Provenance; empty in a foreign file.
-        arrays: Data sets as arrays: views of the mapped file where they are contiguous.
-        start: Offset in the file at which the bytes of `data` begin; None in the vlen layout.
+        record: Provenance. It is empty in a file of another program.
+        arrays: Data sets as arrays. They are views of the mapped file where they are contiguous.
+        start: Offset in the file at which the bytes of `data` begin. It is None in the vlen layout.
         stop: Size of `data` in bytes.
-        base: What heap addresses count from.
-        fields: Further fields by name.
+        base: The offset in the file from which heap addresses count.
+        fields: Additional fields by name.
     """
 
     split: str
@@ -148,11 +151,11 @@ class Found:
 
 
 def find(file: ByteFile, split: str | None) -> Found:
-    """Look up where things are, and close the HDF5 library again.
+    """Look up where everything is in an HDF5 file, and close the HDF5 library again.
 
     Raises:
-        FormatError: Not an HDF5 file, or of a layout that we do not know.
-        DamagedFileError: Cut, changed, or never finished.
+        FormatError: The file is not an HDF5 file, or has a layout that we do not know.
+        DamagedFileError: The file is truncated or changed, or was never finished.
     """
     if not any(file.fetch_some(at, 8) == _SIGNATURE for at in _beginnings(file.size)):
         raise FormatError(
@@ -165,7 +168,10 @@ def find(file: ByteFile, split: str | None) -> Found:
 
 
 def _beginnings(size: int) -> list[int]:
-    """Where an HDF5 file may begin: at byte 0, or after a user block of 512 bytes, 1,024 and so on."""
+    """Return the offsets at which an HDF5 file may begin: 0, or the end of a user block.
+
+    A user block has 512 bytes, 1,024 bytes, and so on.
+    """
     return [0, *(1 << power for power in range(9, max(size, 1).bit_length()))]
 
 
@@ -198,7 +204,10 @@ def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
 
 
 def _fields(group: h5py.Group, record: dict[str, object], file: ByteFile) -> dict[str, Field]:
-    """The further fields, which the record must name: a file that lost some would train without them."""
+    """Find the additional fields. The record must name the same fields as the file has.
+
+    Otherwise, a model would be trained without the fields that a file has lost.
+    """
     stated, home = record.get("fields", {}), _member(group, HOME, file.path)
     there = set(home) if isinstance(home, h5py.Group) else set()
     if not isinstance(stated, dict) or there != stated.keys():
@@ -219,10 +228,10 @@ def _field(home: h5py.Group, name: str, kind: str, file: ByteFile) -> Field:
 
 
 def _member(group: h5py.Group, name: str, path: Path) -> Any:
-    """The opened member of a group; None if there is none of this name.
+    """Open a member of a group. Return None if the group has no member of this name.
 
     Raises:
-        FormatError: It is, or may be, in another file.
+        FormatError: The member is, or may be, in another file.
     """
     found: Any = group
     for part in name.strip("/").split("/"):
@@ -250,7 +259,7 @@ def _elsewhere(path: Path, name: str, what: str) -> FormatError:
 
 
 def _record(attributes: h5py.AttributeManager) -> dict[str, object]:
-    """Our provenance; an attribute of that name in another form is ignored."""
+    """Read the provenance that this package stored. An attribute of this name in another form is ignored."""
     if "provenance" not in attributes or attributes.get_id("provenance").dtype.kind != "S":
         return {}
     return load_record(bytes(attributes["provenance"]))
@@ -276,7 +285,7 @@ def _split_of(opened: h5py.File, record: dict[str, object], path: Path) -> str:
 
 
 def _place(data: h5py.Dataset, file: ByteFile) -> int:
-    """Offset of a contiguous data set in the file."""
+    """Return the offset of a contiguous data set in the file."""
     offset = data.id.get_offset()
     if offset is None and data.size:
         raise FormatError(
@@ -291,7 +300,7 @@ def _place(data: h5py.Dataset, file: ByteFile) -> int:
 
 
 def _start(data: Any, file: ByteFile) -> int:
-    """Offset in the file of the bytes of all samples."""
+    """Return the offset in the file at which the bytes of all samples begin."""
     if not _is_column(data) or data.dtype.itemsize != 1:
         raise _unknown(data, file.path, "one long run of bytes")
     return _place(data, file)
@@ -309,7 +318,7 @@ def _numbers(item: Any, file: ByteFile, kinds: str = "iu") -> np.ndarray:
 
 
 def _rows(item: Any, file: ByteFile) -> np.ndarray:
-    """Length, heap and number of every variable-length row."""
+    """Return the length, the heap and the number in the heap of every variable-length row."""
     if not isinstance(item, h5py.Dataset) or h5py.check_vlen_dtype(item.dtype) != np.uint8 or item.ndim != 1:
         raise _unknown(item, file.path, "variable-length rows of encoded bytes (uint8)")
     stored = item.id.get_storage_size()
@@ -363,7 +372,7 @@ def _unknown(item: Any, path: Path, expected: str) -> FormatError:
 
 
 def row_lengths(rows: np.ndarray) -> np.ndarray:
-    """Lengths of variable-length rows, without following them."""
+    """Return the lengths of variable-length rows in bytes without reading the rows."""
     parts = rows.view(np.dtype([("length", "<u4"), ("address", "<u8"), ("number", "<u4")]))
     return np.asarray(parts["length"])
 
@@ -376,10 +385,10 @@ def announce_rows(file: ByteFile, rows: np.ndarray, base: int) -> None:
 
 
 def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
-    """Start and stop in the file of one variable-length row.
+    """Return the first byte and the end (exclusive) of one variable-length row in the file.
 
     Raises:
-        DamagedFileError: Its heap is not there or does not hold it.
+        DamagedFileError: The heap of the row does not exist, or does not hold the row.
     """
     length, address, wanted = _ROW.unpack(row)
     if length == 0:

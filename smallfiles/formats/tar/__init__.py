@@ -64,18 +64,18 @@ def write(
     system is built for.
 
     Args:
-        samples: In the order in which they are stored; keys unique.
-        out: File or folder that must not exist yet.
+        samples: The samples, in the order in which they are stored. Their keys are unique.
+        out: A file or folder that does not exist yet.
         schema: What is packed.
         options: How to write.
-        digest: Write content digests beside the files.
+        digest: Whether to write content digests beside the files.
 
     Returns:
         What was written.
 
     Raises:
         OutputExistsError: `out` exists.
-        FormatError: A sample cannot be stored as `options` and `schema` say.
+        FormatError: A sample cannot be stored in the way that `options` and `schema` require.
     """
     options = options or Options()
     if _FOLDER.search(out.name):
@@ -93,10 +93,12 @@ def open(
     """Open a tar or a folder of tars for random access, with or without indexes.
 
     Args:
-        path: Written by this package or by another program.
+        path: A tar, or a folder of tars, that this package or another program wrote.
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
-        suffixes: In tars of other programs: which members are samples (lower case with the dot).
-        unlabelled: In tars of other programs: ignore targets, and give the label -1.
+        suffixes: Suffixes of the members that are samples (lower case with the dot). This applies only to
+            tars of other programs.
+        unlabelled: Whether to ignore targets and give each sample the label -1. This applies only to tars of
+            other programs.
     """
     return TableReader(Path(path), LocateShards(access, suffixes, unlabelled))
 
@@ -119,18 +121,18 @@ def label(
     """Label the samples of archives by their folders.
 
     Args:
-        files: The names in all archives.
-        annotated: The archives; none has targets.
-        split: The requested split; None takes the only one, or train.
+        files: The names of the files in all archives.
+        annotated: The archives. None of them has targets.
+        split: The requested split. If it is None, the only split is used, or train.
         named_by_tars: Whether the user said that each tar, and each folder, is a class.
-        strict: Ignore no sample.
+        strict: Whether to fail instead of ignoring a sample.
 
     Returns:
-        Labels, -1 if there are no folders.
+        The labels. Each is -1 if there are no folders.
 
     Raises:
-        SourceError: Other members may be the targets, the tars may be shards, the folders contain parts
-            of samples, several images share a stem, or the split is not there.
+        SourceError: Other members may be the targets, the tars may be shards, the folders contain parts of
+            samples, several images share a stem, or the split does not exist.
     """
     path, more = files.where, _unknown(annotated)
     tars = sorted({name for one in annotated for name in one.data.inside})
@@ -174,7 +176,10 @@ def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
 
 
 def ignored_folders(annotated: Sequence[Annotated], kind: str, path: Path) -> tuple[str, ...]:
-    """A note on folders that look like classes although captions are the targets."""
+    """Return a note on folders that look like classes but are ignored because captions are the targets.
+
+    Return an empty tuple if there are no such folders.
+    """
     if kind == "label" or any(one.data.is_ours for one in annotated):
         return ()
     found = by_folder(Files(path, pa.concat_arrays([one.data.names for one in annotated])), trusted=True)
@@ -186,7 +191,10 @@ def ignored_folders(annotated: Sequence[Annotated], kind: str, path: Path) -> tu
 
 
 def _are_pictured(annotated: Sequence[Annotated]) -> bool:
-    """Whether each sample has a further picture, a mask for example: then it need not have another target."""
+    """Check whether each sample has an additional picture, such as a mask.
+
+    Then it does not need another target.
+    """
     return all(one.pictured for one in annotated if len(one.data.names))
 
 
@@ -197,18 +205,19 @@ def _unknown(annotated: Sequence[Annotated]) -> str:
 
 
 def _are_names(tars: Sequence[str]) -> bool:
-    """Whether the names of tars can be those of classes: names of shards differ only in a number."""
+    """Check whether the names of tars can be names of classes. Names of shards differ only in a number."""
     kinds = {_COUNTED.sub("#", name) for name in tars}
     return all(map(_WNID.fullmatch, tars)) or len(kinds) > 1 or not any("#" in kind for kind in kinds)
 
 
 class LocateShards:
-    """Opens shards; it keeps the indexes that it made, because a scan is not cheap.
+    """Opens a tar or a folder of shards, and keeps the indexes that it made, because a scan is not cheap.
 
     Args:
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
-        suffixes: In tars of other programs: which members are samples (lower case with the dot).
-        unlabelled: In tars of other programs: ignore targets.
+        suffixes: Suffixes of the members that are samples (lower case with the dot). This applies only to
+            tars of other programs.
+        unlabelled: Whether to ignore targets. This applies only to tars of other programs.
     """
 
     def __init__(self, access: Access, suffixes: tuple[str, ...], unlabelled: bool) -> None:
@@ -221,7 +230,7 @@ class LocateShards:
         """Open one tar, or a folder of shards.
 
         Raises:
-            FormatError: It is damaged, or the shards do not belong together.
+            FormatError: A tar is damaged, or the shards do not belong together.
         """
         paths = _shard_paths(path)
         if len(paths) > 4:  # on a parallel file system each open is a request
@@ -271,7 +280,7 @@ class LocateShards:
 
 
 def _warn(path: Path, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
-    """Warn once about everything that is odd in tars of other programs."""
+    """Warn once about everything that is unusual in tars of other programs."""
     more = [note for one in annotated for note in one.data.notes + one.notes]
     more += [note for one in annotated[:1] for note in one.further_files()]
     if every := dict.fromkeys([*notes, *more]):
@@ -279,7 +288,7 @@ def _warn(path: Path, annotated: list[fields.Annotated], notes: tuple[str, ...])
 
 
 def _mixed(path: Path, indexes: list[index.Index]) -> FormatError:
-    """The error for shards with different further fields."""
+    """Return the error for shards that have different fields."""
     found = [sorted(each.fields.items()) for each in indexes if len(each.keys)]
     told = [", ".join(f"{name} ({kind})" for name, kind in each) or "none" for each in found]
     shown = " and ".join([*dict.fromkeys(told)][:2])
@@ -296,7 +305,8 @@ def _by_folder(
     """Label shards without targets by the class folders in all of them, as sources do.
 
     Returns:
-        The samples, the classes, and notes; all unlabelled if there are no such folders.
+        The labelled samples, the names of the classes, and notes for the user. If there are no class folders,
+        the samples are returned unlabelled.
     """
     names = pa.concat_arrays([one.data.names for one in annotated])
     with raised_as(SourceError, FormatError):
@@ -313,7 +323,7 @@ def _by_folder(
 
 
 def _refuse_repeated(annotated: list[fields.Annotated], path: Path) -> None:
-    """Refuse a key that is in two shards, since it would name two samples."""
+    """Refuse a key that occurs in two shards, because it would name two samples."""
     keys = pa.concat_arrays([one.data.names for one in annotated])
     again = archive.repeated(keys)
     if len(again):

@@ -56,23 +56,23 @@ _MOST_TIMES_TEXT = 20  # annotations stay in memory
 
 @dataclass(frozen=True)
 class Archive:
-    """The files of a tar, in its order.
+    """The files of a tar as columns, in the order of the tar.
 
     Args:
         path: The tar file.
-        compression: None if it can be read at random.
-        file_bytes: Its size when it was indexed.
-        names: Names of the files; those of an inner tar `a.tar` begin with `a/`.
-        offsets: Where each file's bytes begin (after decompression).
-        sizes: Bytes of each.
+        compression: Name of the compression. It is None if the tar can be read at random.
+        file_bytes: Size of the tar file in bytes when it was indexed.
+        names: Names of the files. Names of files in an inner tar `a.tar` begin with `a/`.
+        offsets: Offset of the first byte of each file, in the decompressed tar.
+        sizes: Size of each file in bytes.
         contents: Bytes of the annotations (labels, captions) by row.
-        notes: What was ignored.
-        raw_bytes: Size of the tar after decompression.
-        record: The provenance inside; empty in tars of other programs.
-        replaced: Members that were replaced by later ones of the same name.
+        notes: Notes for the user on what was ignored.
+        raw_bytes: Size of the decompressed tar in bytes.
+        record: The provenance in the tar. It is empty in tars of other programs.
+        replaced: Names of members that were replaced by later members of the same name.
         folders: Names of the members that are folders.
-        tars: If `path` is a folder of tars: bytes of each, by its name without `.tar`.
-        inside: Names of the tars inside, without folder and suffix.
+        tars: If `path` is a folder of tars, the size of each tar in bytes, by its name without `.tar`.
+        inside: Names of the tars inside this tar, without folder and suffix.
     """
 
     path: Path
@@ -92,20 +92,20 @@ class Archive:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this package wrote it."""
+        """Whether this package wrote the tar."""
         return self.record.get("package") == "smallfiles"
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Archive:
-        """The files for which `keep` is true, without the bytes of annotations."""
+        """Return an index of only those files for which `keep` is true, without the bytes of annotations."""
         return replace(self, contents={}) if keep.all() else self.take(np.flatnonzero(keep))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Archive:
-        """The files in these rows, without the bytes of annotations."""
+        """Return an index of only the files in these rows, without the bytes of annotations."""
         names = self.names.take(from_numpy(rows))
         return replace(self, names=names, offsets=self.offsets[rows], sizes=self.sizes[rows], contents={})
 
     def having(self, suffixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-        """Which files have one of these suffixes (lower case with the dot)."""
+        """Return a mask of the files that have one of these suffixes (lower case with the dot)."""
         found = np.zeros(len(self.names), bool)
         for start in range(0, len(self.names), _ROWS_AT_ONCE):
             lower = pc.utf8_lower(self.names.slice(start, _ROWS_AT_ONCE))
@@ -115,18 +115,19 @@ class Archive:
 
 
 def index(path: Path, *, are_shards: bool = True, at_random: bool = False) -> Archive:
-    """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
+    """Index the files of a tar, of a compressed tar (gz, bz2, xz, zst), or of a tar of tars.
 
-    This takes one 512-byte read per member; many inner archives are scanned at a time, which hides the
+    This takes one 512-byte read per member. Many inner archives are scanned at the same time, which hides the
     latency of a parallel file system. A compressed archive is decompressed once to index it.
 
     Args:
         path: The archive.
-        are_shards: Whether folders such as `__meta__` are hidden, as they are in shards; not in a tree.
-        at_random: Whether it will be read at random, so that a compressed archive is refused.
+        are_shards: Whether to hide folders such as `__meta__`, as is usual in shards. In other trees of
+            files, these folders are not hidden.
+        at_random: Whether the archive will be read at random. Then a compressed archive is refused.
 
     Raises:
-        FormatError: Not a tar, damaged, cut off, or with names outside its folder.
+        FormatError: The file is not a tar, is damaged or truncated, or has names outside its folder.
     """
     compression = compression_of(path)
     if compression is not None and at_random:
@@ -148,11 +149,12 @@ def index(path: Path, *, are_shards: bool = True, at_random: bool = False) -> Ar
 
 @dataclass
 class KeptTexts:
-    """How many bytes of annotations of a compressed archive are kept in memory.
+    """A counter of the annotation bytes that are kept in memory for one archive, with a limit.
 
     Args:
         path: The archive.
-        stored: Its bytes.
+        stored: Size of the archive in bytes.
+        count: Bytes of annotations that are kept so far.
     """
 
     path: Path
@@ -160,23 +162,29 @@ class KeptTexts:
     count: int = 0
 
     def add(self, count: int) -> None:
-        """Refuse these bytes if they are too many for the size of the archive."""
+        """Count `count` more bytes. Refuse the archive if its annotations become too large for its size."""
         self.count += count
         refuse_bomb(self.path, self.stored, self.count, _MOST_TIMES_TEXT)
 
 
 def rows_of_texts(path: Path, stored: int, found: Members) -> list[int]:
-    """Return the rows of the annotations in an archive, after refusing too many bytes for its size."""
+    """Return the rows of the annotations in an archive. Refuse annotations that are too large for its size.
+
+    Args:
+        path: The archive.
+        stored: Size of the archive in bytes.
+        found: The members of the archive.
+    """
     rows = found.short(CONTENTS_OF)
     KeptTexts(path, stored).add(sum(found.sizes[row] for row in rows))
     return rows
 
 
 def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
-    """Read to the very end; refuse an archive that was cut off, or continues after its end mark.
+    """Read to the very end, and refuse an archive that is truncated or has data after its end mark.
 
     Returns:
-        Bytes of the (decompressed) archive.
+        Size of the (decompressed) archive in bytes.
     """
     refuse_incomplete(outer, str(file.path))
     position, clean = outer.end + BLOCK_BYTES, True
@@ -195,7 +203,10 @@ def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
 
 
 def _expanded(outer: Members, file: ByteFile) -> Members:
-    """Replace every inner tar by its members, at any depth."""
+    """Replace every inner tar by its members, at any depth.
+
+    A tar that this package wrote is returned unchanged.
+    """
     inner = [] if outer.is_ours else [row for row, name in enumerate(outer.names) if is_tar(name)]
     if not inner:
         return outer
@@ -222,7 +233,10 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
 def columns_of(
     path: Path, compression: str | None, file_bytes: int, found: Members, *, are_shards: bool = False
 ) -> Archive:
-    """Names as text, without those that are hidden or were replaced by later members."""
+    """Convert the members of an archive to columns, and leave out hidden files and replaced members.
+
+    A member is replaced if a later member has the same name. Links are followed.
+    """
     names, notes = _as_text(found.names, path), list[str]()
     offsets, sizes = np.frombuffer(found.offsets, np.int64), np.frombuffer(found.sizes, np.int64)
     rows, folders = np.arange(len(names)), found.folders
@@ -257,9 +271,14 @@ def columns_of(
 def _with_links(
     path: Path, names: pa.StringArray, offsets: npt.NDArray[np.int64], found: Members
 ) -> tuple[pa.StringArray, npt.NDArray[np.int64], list[bytes], list[str]]:
-    """Names and rows of all files with those that links lead to, the folders, and notes.
+    """Follow the links of an archive.
 
-    A linked file comes directly after the file itself, since a compressed archive is read in one direction.
+    A linked file is placed directly after the file that it leads to, because a compressed archive is read in
+    one direction.
+
+    Returns:
+        The names of all files, linked files included; the row of the bytes of each file; the names of all
+        folders; and notes for the user.
 
     Raises:
         FormatError: A link leads out of the archive, or a folder has nothing but links that lead nowhere.
@@ -311,7 +330,7 @@ def _with_links(
 
 
 def _plain(name: bytes) -> bytes:
-    """A name without `./` before it and slashes behind it."""
+    """Return a name without `./` at its start and without slashes at its end."""
     return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 
@@ -330,7 +349,7 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
 
 
 def _shown(folders: list[bytes]) -> tuple[tuple[str, ...], list[str]]:
-    """The folders whose names may be those of classes, and the hidden ones."""
+    """Return the names of the folders that may be classes, and the names of the hidden folders."""
     names = [name.decode("utf-8", "replace").removeprefix("./") for name in folders]
     hidden = {name for name in names if re.search(_HIDDEN, f"{name}/")} - {"."}
     return tuple(name for name in names if name != "." and name not in hidden), sorted(hidden)
@@ -353,7 +372,11 @@ def _bad_names(path: Path, names: list[str], problem: str) -> FormatError:
 
 
 def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
-    """A hash table of a million names would take 200 MB; in sorted order, equal names are neighbours."""
+    """Return a mask of the names that no later row repeats.
+
+    The names are sorted for this, which makes equal names neighbours. A hash table of a million names would
+    take 200 MB.
+    """
     keep, order = np.ones(len(names), bool), byte_order(names)  # stable, so that the last stays the last
     if isinstance(order, range):
         return keep  # each is less than the next
@@ -367,7 +390,7 @@ def _is_last_of_its_name(names: pa.StringArray) -> npt.NDArray[np.bool_]:
 
 
 def repeated(names: pa.StringArray) -> list[str]:
-    """Names that come more than once."""
+    """Return the names that occur more than once."""
     rows = from_numpy(np.flatnonzero(~_is_last_of_its_name(names)))
     again: list[str] = names.take(rows).unique().to_pylist()
     return again

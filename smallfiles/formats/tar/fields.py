@@ -63,17 +63,18 @@ class Annotated:
     """The samples of one archive with their annotations.
 
     Args:
-        data: The members with the samples' bytes, under their keys.
-        labels: One label per sample; None if it has none.
-        captions: A list of captions per sample; None if it has none.
-        metas: JSON objects as text; None for none.
-        notes: What was ignored.
+        data: The members with the samples' bytes, under the samples' keys.
+        labels: The label of each sample. It is None for a sample without a label.
+        captions: The list of captions of each sample. It is None for a sample without captions.
+        metas: The JSON object of each sample as text. It is None for a sample without an object.
+        notes: Notes for the user on what was ignored.
         unknown: Suffixes of members that belong to samples and have no known meaning.
         member_suffixes: See `Schema.member_suffixes`.
-        blobs: The further files, by field.
-        values: The columns of further values; None if there are none.
-        rivals: Members of one stem that could all be its sample by their names, as `1.jpg` and `1.png`.
-        others: The members that were ignored; None if there are none.
+        blobs: The additional files of the samples, by field.
+        values: The columns of additional values. It is None if there are none.
+        rivals: Members of one stem that could all be the sample judging by their names, as `1.jpg` and
+            `1.png`.
+        others: The members that were ignored. It is None if there are none.
     """
 
     data: Archive
@@ -89,7 +90,10 @@ class Annotated:
     others: Archive | None = None
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Annotated:
-        """The samples for which `keep` is true, of a tar of another program: it has no columns of values."""
+        """Return only the samples for which `keep` is true.
+
+        This is for tars of other programs, which have no columns of values.
+        """
         if keep.all():
             return self
         return replace(
@@ -102,7 +106,7 @@ class Annotated:
         )
 
     def files(self) -> Archive:
-        """The members with the samples' bytes, and those of all further files after them."""
+        """Return the members with the samples' bytes, followed by the members of all additional fields."""
         every = [self.data, *(each.data for each in self.blobs.values())]
         if len(every) == 1:
             return self.data
@@ -114,7 +118,10 @@ class Annotated:
         )
 
     def further_files(self) -> tuple[str, ...]:
-        """A note on what was taken for what, in tars of other programs."""
+        """Return a note on how additional files were interpreted as fields, in a tar of another program.
+
+        Return an empty tuple if there are no such files.
+        """
         if not self.blobs or self.data.is_ours or not len(self.data.names):
             return ()
         found = [f"{each.data.names[0].as_py()} as {name}" for name, each in self.blobs.items()]
@@ -122,30 +129,36 @@ class Annotated:
 
     @property
     def pictured(self) -> bool:
-        """Whether a further file is a picture, which may be the target (a mask); others may be labels."""
+        """Whether an additional file of each sample is a picture, which may be the target (a mask).
+
+        Additional files that are not pictures may be labels.
+        """
         return any(each.suffix in DATA_SUFFIXES for each in self.blobs.values())
 
     @property
     def beside(self) -> set[str]:
-        """Suffixes of the members of samples that are neither their first files nor known annotations."""
+        """Suffixes of all members of samples except the samples' first files and the known annotations."""
         return {*self.unknown, *(f"{name}{each.suffix}" for name, each in self.blobs.items())}
 
     @property
     def kinds(self) -> tuple[int, int, int, int]:
-        """Samples with only a label, with only captions, with both, and with an empty file for captions."""
+        """Four counts of samples: with only a label, only captions, both, and only an empty caption file."""
         pairs = zip(self.labels, self.captions, strict=True)
         found = Counter((label is not None, None if texts is None else bool(texts)) for label, texts in pairs)
         alone = found[True, None] + found[True, False]
         return alone, found[False, True], found[True, True], found[False, False]
 
     def targets(self, kind: str) -> list[Any]:
-        """The labels or captions, as `kind` says; `UNLABELLED` or no captions for samples without."""
+        """Return the target of each sample: its label or its captions, depending on `kind`.
+
+        A sample without a target gets `UNLABELLED` or an empty list of captions.
+        """
         if kind == "label":
             return [UNLABELLED if label is None else label for label in self.labels]
         return [texts or [] for texts in self.captions]
 
     def without(self, kind: str) -> list[str]:
-        """Keys of the samples without a target of this kind."""
+        """Return the keys of the samples that have no target of this kind."""
         found: Sequence[object] = self.labels if kind == "label" else self.captions
         missing = np.flatnonzero(np.array([target is None for target in found], bool))
         keys: list[str] = self.data.names.take(from_numpy(missing)).to_pylist()
@@ -153,7 +166,13 @@ class Annotated:
 
 
 def in_common(annotated: Sequence[Annotated]) -> tuple[list[Annotated], tuple[str, ...]]:
-    """The same with the further files that all tars of other programs have, and notes on the others."""
+    """Keep only those additional fields that all tars of other programs have.
+
+    Tars that this package wrote are not changed.
+
+    Returns:
+        The archives without the fields that some of them lack, and notes for the user on these fields.
+    """
     theirs = [one for one in annotated if len(one.data.names) and not one.data.is_ours]
     counts = Counter((name, each.suffix) for one in theirs for name, each in one.blobs.items())
     odd = {name: suffix for (name, suffix), count in counts.items() if count < len(theirs)}
@@ -171,17 +190,18 @@ def _without(annotated: Annotated, odd: Mapping[str, str]) -> Annotated:
 
 
 def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[str, tuple[str, ...]]:
-    """The kind of target of a set, decided for all its archives together.
+    """Determine the kind of target of a set from all its archives together.
 
     Args:
-        annotated: Its archives.
+        annotated: The archives of the set.
         where: The set, for messages.
 
     Returns:
-        The kind, and notes for the user.
+        The kind (`label` or `captions`), and notes for the user.
 
     Raises:
-        FormatError: Some samples have only labels, others only captions.
+        FormatError: Some samples have only labels and others only captions, or the archives record different
+            kinds.
     """
     recorded = {found for one in annotated if (found := recorded_target(one.data.record))}
     labels, captions, both, empty = (
@@ -203,7 +223,10 @@ def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[str, tuple
 
 
 def unlabelled(annotated: Sequence[Annotated], kind: str) -> tuple[str, ...]:
-    """A note on the samples without a target."""
+    """Return a note that counts the samples without a target.
+
+    Return an empty tuple if all samples have one.
+    """
     without = [key for one in annotated for key in one.without(kind)]
     if not without:
         return ()
@@ -217,12 +240,12 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
     """Find the samples of an archive, and read their annotations.
 
     Args:
-        archive: Its index, with the bytes of the annotations.
-        suffixes: Which members are samples (lower case with the dot).
-        targets: Read the annotations; else samples get no targets and objects.
+        archive: The index of the archive, with the bytes of the annotations.
+        suffixes: Suffixes of the members that are samples (lower case with the dot).
+        targets: Whether to read the annotations. Otherwise, samples get neither targets nor JSON objects.
 
     Raises:
-        FormatError: An annotation cannot be read, or it is unclear which members are one sample.
+        FormatError: An annotation cannot be read, or it is unclear which members form a sample.
     """
     if archive.is_ours:
         return _ours(archive)
@@ -288,7 +311,7 @@ def _keys_of(stored: pa.StringArray) -> pa.StringArray:
 
 
 def _refuse_numbers(archive: Archive, texts: Rows) -> None:
-    """Refuse texts that are all boxes of YOLO or bare numbers, since these are no captions."""
+    """Refuse texts that are all bare numbers or boxes in YOLO's format, because these are not captions."""
     first, is_box = -1, False
     for row in texts.tolist():
         lines = archive.contents.get(row, b"x").decode("utf-8", "replace").split("\n")
@@ -311,7 +334,7 @@ def _refuse_numbers(archive: Archive, texts: Rows) -> None:
 
 
 def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: dict[str, Rows]) -> Annotated:
-    """Label, captions and JSON object of each sample; the caller adds the rest."""
+    """Read the label, captions and JSON object of each sample. The caller adds the other attributes."""
     tables = {}
     for name, found in annotations.items():
         if len(np.unique(group[found])) < len(found):
@@ -336,7 +359,11 @@ def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: di
 def _member_suffixes(
     annotations: Container[str], captions: Sequence[list[str] | None], metas: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Captions of one line each can return to a `.txt`, and objects to a `.json` without captions."""
+    """Return which of the suffixes `json` and `txt` can be used if the samples are written as a tar again.
+
+    Captions can return to a `.txt` if each has only one line. Objects can return to a `.json` if there are no
+    captions, or if the captions return to a `.txt`.
+    """
     texts = [text for some in captions for text in some or ()]
     in_lines = "txt" in annotations and not any("\n" in text for text in texts)
     free = "json" in annotations and "meta" not in annotations and (in_lines or not texts)
@@ -345,15 +372,18 @@ def _member_suffixes(
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """The annotations of one sample: their rows by suffix."""
+    """The annotations of one sample, as rows of the archive by suffix."""
 
     archive: Archive
     rows: dict[str, int]
 
     def read(self, words: set[str]) -> tuple[int | None, list[str] | None, str | None]:
-        """Label, captions, and JSON object as text; the simpler member takes precedence.
+        """Return the label, the captions, and the JSON object as text.
 
-        A label that is a word is no label here; it is added to `words`.
+        Return None for each that does not exist.
+
+        If several members hold the same annotation, the simpler member takes precedence. A label that is a
+        word does not count as a label; it is added to `words`.
         """
         label = self._cls() if "cls" in self.rows else None
         texts, meta = None, None
@@ -433,7 +463,7 @@ class _Members:
 
 
 def _number(value: Any) -> int | None:
-    """A label from an integer or its decimal text."""
+    """Return the label in a value that is an integer or its decimal text. Return None for any other value."""
     if isinstance(value, str) and (match := _DECIMAL.fullmatch(value)):
         return int(match[1])
     return value if type(value) is int else None

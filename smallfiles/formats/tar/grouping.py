@@ -49,17 +49,17 @@ _TEXTS_AT_ONCE = 1024
 
 
 class Further(NamedTuple):
-    """A field of further files: their suffix, and one member for each sample."""
+    """A field of additional files: their suffix, and one member for each sample."""
 
     suffix: str
     data: Archive
 
 
 def check_names(blobs: Sequence[BlobField], out: object) -> None:
-    """Refuse fields whose names differ only in case: webdataset reads all suffixes in lower case.
+    """Refuse fields whose names differ only in case, because webdataset reads all suffixes in lower case.
 
     Raises:
-        FormatError: There are such fields.
+        FormatError: The names of some fields differ only in case.
     """
     if len({blob.name.lower() for blob in blobs}) < len(blobs):
         raise FormatError(
@@ -70,7 +70,9 @@ def check_names(blobs: Sequence[BlobField], out: object) -> None:
 
 
 def member_suffix(blob: BlobField, first: str) -> str:
-    """Return what follows the stem of a file: `mask.png`; or only `png`, if that is the field's name.
+    """Return what follows the stem in the name of a file, such as `mask.png`.
+
+    It is only `png` if that is the field's name and no other member of the sample uses it.
 
     Args:
         blob: The field of the file.
@@ -82,14 +84,14 @@ def member_suffix(blob: BlobField, first: str) -> str:
 
 
 class Texts:
-    """The texts of the small members of samples, from the columns of their values.
+    """The texts of the small members of samples, made from the columns of their values.
 
     Args:
         out: The shard, for messages.
-        schema: What is packed; it has the values.
+        schema: What is packed, with the values.
 
     Raises:
-        FormatError: A caption of several lines belongs into a `.txt`.
+        FormatError: A caption that has to be stored in a `.txt` has several lines.
     """
 
     def __init__(self, out: Path, schema: Schema) -> None:
@@ -105,12 +107,13 @@ class Texts:
             _refuse_line_feeds(captions.flatten(), out)
 
     def of(self, row: int) -> tuple[dict[str, str], str | None]:
-        """The texts by suffix, and that of the JSON object if there is one.
+        """Return the texts of one sample's members by suffix, and the text of its JSON object.
 
-        Many rows are converted at once where they come in order, which costs a fraction.
+        The text of the object is None if the sample has no JSON object. Many rows are converted at once if
+        they are requested in order, which costs a fraction.
 
         Raises:
-            FormatError: There is no such row, or no such JSON object.
+            FormatError: The row does not exist, or its text is not a JSON object.
         """
         place = row - self._start
         if not 0 <= place < len(self._made):
@@ -159,16 +162,19 @@ def _refuse_line_feeds(captions: pa.StringArray, out: Path) -> None:
 
 
 def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) -> dict[str, Further]:
-    """The further files in a shard of this package, as its record names them.
+    """Find the additional files in a shard of this package, with the fields that its record names.
 
     Args:
         archive: The shard.
-        suffix: What follows the first dot of each member, in lower case.
-        group: The number of the stem of each.
-        rows: Those of the samples' first files.
+        suffix: What follows the first dot of each member's name, in lower case.
+        group: The number of each member's stem.
+        rows: Rows of the samples' first files.
+
+    Returns:
+        The fields by name, in the order in which they are stored.
 
     Raises:
-        DamagedFileError: A sample lacks one.
+        DamagedFileError: A sample lacks the file of a field.
     """
     found = {}
     for name, ending in recorded_blobs(archive.record).items():
@@ -184,23 +190,26 @@ def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) 
 
 
 def of_same_stem(members: Rows, group: Rows, rows: Rows) -> Rows:
-    """Which of these members has the stem of each row, -1 where none has; `group` numbers the stems."""
+    """Return, for each row in `rows`, the member in `members` that has the same stem.
+
+    It is -1 if no member has this stem. `group` holds the number of each member's stem.
+    """
     found = np.full(group.max(initial=-1) + 1, -1)
     found[group[members]] = members
     return found[group[rows]]
 
 
 def objects_of(archive: Archive, members: Rows, group: Rows, rows: Rows) -> tuple[list[Meta], pa.Table]:
-    """The objects in the `.json` of each sample of a shard of this package, and their values as columns.
+    """Return the objects in the `.json` members of a shard of this package, and their values as columns.
 
     Args:
         archive: The shard.
-        members: Rows of all `.json`.
-        group: The number of the stem of each member.
-        rows: Those of the samples' first files.
+        members: Rows of all `.json` members.
+        group: The number of each member's stem.
+        rows: Rows of the samples' first files.
 
     Raises:
-        DamagedFileError: A sample lacks its values, or they have other types than the record says.
+        DamagedFileError: A sample lacks its values, or a value has another type than the record says.
     """
     kinds = recorded_values(archive.record)
     objects: list[Meta] = []
@@ -244,10 +253,13 @@ def _lacks(archive: Archive, row: int, suffix: str) -> DamagedFileError:
 
 
 def named(suffixes: Sequence[str]) -> dict[str, str]:
-    """The name of the field of each kind of further member: `mask` for `mask.png`, `png` for `png`.
+    """Return the suffix of each kind of additional member, by the name of its field.
+
+    For example, `mask` is the name of the field with `mask.png`, and `png` is the name of the field with
+    `png`.
 
     Args:
-        suffixes: What follows the first dot of their names, in lower case.
+        suffixes: What follows the first dot of the members' names, in lower case.
     """
     short = [suffix.rpartition(".")[0].replace(".", "_") or suffix for suffix in suffixes]
     return {
@@ -258,7 +270,10 @@ def named(suffixes: Sequence[str]) -> dict[str, str]:
 
 _IMAGES = "jpg jpeg png webp ppm pgm bmp tif tiff gif jp2 avif jxl"
 DATA_SUFFIXES = tuple(f".{name}" for name in _IMAGES.split())
-"""Which members are samples by default; if a tar has none of them, all others are."""
+"""Suffixes of the members that are samples by default. A tar without any of them has other samples.
+
+Then all members are samples that have a suffix and are not annotations.
+"""
 _NO_DATA = (*ANNOTATIONS, "idx", "id", "caption", "label", "text")
 _NO_SAMPLE = 9
 _SPLIT = r"(?s)^(?P<stem>(?:.*/)?[^/.]*)\.?(?P<suffix>[^/]*)$"
@@ -271,13 +286,13 @@ _ROWS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True)
 class Groups:
-    """The members of a tar by their stems.
+    """The members of a tar, grouped by their stems.
 
     Args:
-        suffix: What follows the first dot of each name, in lower case.
-        of: The number of its stem.
+        suffix: What follows the first dot of each member's name, in lower case.
+        of: The number of each member's stem.
         count: Number of stems.
-        rank: Priority of each as the data of its sample; see `_ranks`.
+        rank: Priority of each member as the data of its sample. See `_ranks`.
     """
 
     suffix: pa.StringArray
@@ -286,13 +301,16 @@ class Groups:
     rank: npt.NDArray[np.int8]
 
     def mask(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which stems have one of these rows."""
+        """Return a mask over the stems: true for each stem of a member in `rows`."""
         found = np.zeros(self.count, bool)
         found[self.of[rows]] = True
         return found
 
     def annotations(self) -> dict[str, Rows]:
-        """Rows of the annotations by suffix; `a.label.cls` is a `cls` if there is no `a.cls`."""
+        """Return the rows of the annotations by suffix.
+
+        `a.label.cls` counts as `cls` if there is no `a.cls`.
+        """
         free = self.rank == _NO_SAMPLE
         found = {
             name: np.flatnonzero(as_mask(pc.equal(self.suffix, scalar(name))) & free) for name in ANNOTATIONS
@@ -303,20 +321,23 @@ class Groups:
 
 
 def split(names: pa.StringArray) -> tuple[pa.StringArray, Rows]:
-    """What follows the first dot of each name, in lower case, and the number of its stem."""
+    """Return what follows the first dot of each name, in lower case, and the number of each name's stem."""
     parts = pc.extract_regex(names, _SPLIT)
     stems = parts.field("stem").dictionary_encode().indices
     return pc.utf8_lower(parts.field("suffix")), to_numpy(stems).astype(np.int64)
 
 
 def groups_of(archive: Archive, suffixes: tuple[str, ...]) -> Groups:
-    """Group the members of an archive by their stems."""
+    """Group the members of an archive by their stems. `suffixes` are those of samples."""
     suffix, of = split(archive.names)
     return Groups(suffix, of, int(of.max(initial=-1)) + 1, _ranks(archive, suffix, suffixes))
 
 
 def is_plain(archive: Archive, suffixes: tuple[str, ...]) -> bool:
-    """Whether all members are samples of one suffix; found without a table of their stems."""
+    """Check whether all members are samples with the same suffix.
+
+    This does not build a table of their stems.
+    """
     found: set[str] = set()
     for start in range(0, len(archive.names), _ROWS_AT_ONCE):
         lower = pc.utf8_lower(archive.names.slice(start, _ROWS_AT_ONCE))
@@ -327,7 +348,11 @@ def is_plain(archive: Archive, suffixes: tuple[str, ...]) -> bool:
 
 
 def samples_of(archive: Archive, groups: Groups) -> tuple[Rows, tuple[str, ...], tuple[str, ...]]:
-    """Rows of the samples, notes for the user, and some members that could each be one by their names.
+    """Find the members that are the data of samples.
+
+    Returns:
+        The rows of these members; notes for the user; and, if two members of one stem could both be the
+        sample judging by their names, the names of some such members.
 
     Raises:
         FormatError: It is unclear which member of a stem is the sample.
@@ -346,12 +371,16 @@ def samples_of(archive: Archive, groups: Groups) -> tuple[Rows, tuple[str, ...],
 def further_files(
     groups: Groups, rows: Rows, annotations: dict[str, Rows]
 ) -> tuple[dict[str, Rows], tuple[str, ...]]:
-    """The members of one suffix that all samples have, in the order of the samples; and notes on the others.
+    """Find the suffixes of additional members that all samples have.
 
     Args:
         groups: All members.
-        rows: The samples.
+        rows: Rows of the samples.
         annotations: Rows of labels, captions and objects.
+
+    Returns:
+        For each such suffix the rows of its members, in the order of the samples; and notes for the user on
+        the suffixes that only some samples have.
     """
     alone = bool((np.bincount(groups.of[rows], minlength=groups.count) <= 1).all())
     members = _others(groups, [rows, *annotations.values()])
@@ -372,24 +401,31 @@ def further_files(
 
 
 def unknown_suffixes(groups: Groups, taken: list[Rows]) -> tuple[str, ...]:
-    """The suffixes of members that belong to samples and have no known meaning, sorted.
+    """Return the suffixes of members that belong to samples and have no known meaning, sorted.
 
     Args:
         groups: All members.
-        taken: Those with a meaning; the samples first.
+        taken: Rows of the members with a known meaning. The first array holds the samples.
     """
     return tuple(sorted(set(groups.suffix.take(from_numpy(_others(groups, taken))).to_pylist())))
 
 
 def _others(groups: Groups, taken: list[Rows]) -> Rows:
-    """Rows of the other members of samples."""
+    """Return the rows of those members of samples that are not in `taken`.
+
+    The first array of `taken` holds the rows of the samples.
+    """
     other = np.ones(len(groups.of), bool)
     other[np.concatenate(taken)] = False
     return np.flatnonzero(other & groups.mask(taken[0])[groups.of])
 
 
 def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) -> npt.NDArray[np.int8]:
-    """Which members may be data of a sample: `a.jpg` before `a.left.jpg`; any if there is no image."""
+    """Rank the members as possible data of their sample: 0 is best, and `_NO_SAMPLE` means that it cannot be.
+
+    `a.jpg` ranks before `a.left.jpg`. By default, if there is no image, all members that are not annotations
+    have rank 0.
+    """
     rank = np.full(len(suffix), _NO_SAMPLE, np.int8)
     rank[archive.having(suffixes)] = 1
     rank[as_mask(pc.is_in(suffix, column([text[1:] for text in suffixes], pa.string())))] = 0
@@ -399,9 +435,10 @@ def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) 
 
 
 def _fields(groups: Groups, candidates: Rows) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
-    """The stems whose images are fields of one sample, and notes for the user.
+    """Return a mask of the stems whose images are fields of one sample, and notes for the user.
 
-    Numbers are not taken for fields (`IMG.001.jpg`), unless far more stems than suffixes have them.
+    Images with numbers in their suffixes (`IMG.001.jpg`) count as fields only if far more stems than suffixes
+    have several images.
     """
     images = np.bincount(groups.of[candidates], minlength=groups.count)
     crowded = images > 1
@@ -419,7 +456,11 @@ def _fields(groups: Groups, candidates: Rows) -> tuple[npt.NDArray[np.bool_], tu
 def _one_of_each(
     archive: Archive, groups: Groups, candidates: Rows, shared: npt.NDArray[np.bool_]
 ) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of the samples: one for each shared stem, all of the others; and members that may both be one."""
+    """Return the rows of the samples, and the names of members that could both be one sample.
+
+    Each stem in `shared` has one sample; for all other stems, each candidate is a sample. The second value
+    names members of one stem that could both be the sample. It is empty if there are none.
+    """
     best = _best(groups, candidates, groups.rank[candidates])
     rows: Rows = candidates[~shared[groups.of[candidates]] | best]
     crowded = shared & (np.bincount(groups.of[rows], minlength=groups.count) > 1)
@@ -440,7 +481,7 @@ def _one_of_each(
 
 
 def _best(groups: Groups, rows: Rows, rank: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """Which of these rows have the least rank of their stem."""
+    """Return a mask of those `rows` that have the lowest rank of their stem."""
     best = np.full(groups.count, _NO_SAMPLE, np.int8)
     np.minimum.at(best, groups.of[rows], rank)
     found: npt.NDArray[np.bool_] = rank == best[groups.of[rows]]
@@ -448,20 +489,20 @@ def _best(groups: Groups, rows: Rows, rank: npt.NDArray[np.int8]) -> npt.NDArray
 
 
 def _unlikely(groups: Groups, rows: Rows) -> npt.NDArray[np.int8]:
-    """A rank of several images of one stem: `input.png` before `seg.jpg`, and `jpg` before `png`."""
+    """Rank several images of one stem: `input.png` comes before `seg.jpg`, and `jpg` comes before `png`."""
     suffix = groups.suffix.take(from_numpy(rows))
     named, jpeg = (as_mask(pc.match_substring_regex(suffix, form)) for form in (_NAMED, _JPEG))
     return (2 * ~named + ~jpeg).astype(np.int8)
 
 
 def shared_stem(archive: Archive, found: Sequence[str]) -> FormatError:
-    """The error for several images of one stem, of which each may be a sample."""
+    """Return the error for several images of one stem, each of which may be a sample."""
     problem = "share one stem (it ends at the first dot)"
     return ambiguous(archive, [*found], problem, "one file for each sample")
 
 
 def ambiguous(archive: Archive, found: list[str], problem: str, expected: str) -> FormatError:
-    """The error for members that cannot be assigned to samples."""
+    """Return the error for members that cannot be assigned to samples."""
     return FormatError(
         f"{archive.path}: {first_few(found, len(found), 3)} {problem}",
         expected=expected,

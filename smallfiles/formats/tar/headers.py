@@ -54,7 +54,7 @@ BLOCK_BYTES = 512
 RECORD_BYTES = 20 * BLOCK_BYTES
 END = bytes(2 * BLOCK_BYTES)
 COMMENT = "smallfiles "
-"""Start of the comment that holds the provenance; every tar ignores the keyword `comment`."""
+"""Start of the comment that holds the provenance. All programs that read tar ignore the keyword `comment`."""
 
 _ZEROS = bytes(BLOCK_BYTES)
 _USTAR_MAX_BYTES = 8 << 30
@@ -70,14 +70,14 @@ _CONSTANT_SUM = sum(_LAYOUT.replace(b"%b", b"").replace(b"%06o\x00 ", b" " * 8))
 
 
 def split_key(key: str, shared_stems: Container[str] = ()) -> tuple[str, str]:
-    """Stem and suffix under which a sample's members are stored.
+    """Return the stem and the suffix under which a sample's members are stored.
 
     Args:
         key: A valid key (see `smallfiles.folders`).
         shared_stems: Stems that several keys of the set have.
 
     Returns:
-        (stem, suffix): the data's member is `stem.suffix`, the label's is `stem.cls`.
+        (stem, suffix). The data is stored as the member `stem.suffix`, and the label as `stem.cls`.
     """
     plain = _PLAIN.fullmatch(key)
     if plain is not None and plain[2].lower() not in RESERVED and plain[1] not in shared_stems:
@@ -104,7 +104,7 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def key_of(name: str) -> str:
-    """The key of the member `name` of a shard that we wrote."""
+    """Return the key of the member `name` in a shard that this package wrote."""
     folder, slash, base = name.rpartition("/")
     stem = base.partition(".")[0]
     if "%" not in stem:
@@ -113,11 +113,11 @@ def key_of(name: str) -> str:
 
 
 def member(name: str, size: int) -> bytes:
-    """Header of a regular file.
+    """Return the header of a regular file.
 
     Args:
-        name: Member name; any valid UTF-8 without NUL.
-        size: Bytes of data that follow.
+        name: Name of the member: any valid UTF-8 without NUL.
+        size: Size of the data that follows, in bytes.
     """
     if name.isascii() and len(name) <= 100 and size < _USTAR_MAX_BYTES:
         return _ustar(name.encode(), size)
@@ -129,22 +129,25 @@ def member(name: str, size: int) -> bytes:
 
 
 def origin(record: dict[str, Any]) -> bytes:
-    """A pax global header with `record`, as `git archive` stores its commit."""
+    """Return a pax global header with the provenance `record`, as `git archive` stores its commit."""
     return _pax("pax_global_header", b"g", _record("comment", COMMENT + dump_record(record)))
 
 
 def small_member(name: str, data: bytes) -> bytes:
-    """A whole member: header, data and the zeros that fill its last block."""
+    """Return a whole member: its header, its data and the zeros that fill its last block."""
     return member(name, len(data)) + data + padding(len(data))
 
 
 def padding(size: int) -> bytes:
-    """Zeros that fill the last block of `size` bytes of data."""
+    """Return the zeros that fill the last block after `size` bytes of data."""
     return _ZEROS[: -size % BLOCK_BYTES]
 
 
 def end(position: int) -> bytes:
-    """End of the archive: two blocks of zeros, then zeros up to a whole record, as tar writes them."""
+    """Return the end of an archive whose members end at `position`.
+
+    It consists of two blocks of zeros, and of zeros up to a whole record, as tar writes them.
+    """
     return END + bytes(-(position + len(END)) % RECORD_BYTES)
 
 
@@ -167,7 +170,7 @@ def _record(keyword: str, value: str) -> bytes:
 
 
 ReadAt = Callable[[int, int], bytes]
-"""`read(start, stop)`: the bytes from one position to another, fewer only at the end of the archive."""
+"""Type of `read(start, stop)`, which returns these bytes of an archive. At the end, there may be fewer."""
 
 _MAX_EXTENSION_BYTES = 16 << 20
 MAX_CONTENT_BYTES = 16 << 20
@@ -181,7 +184,10 @@ _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another vo
 
 
 class Names:
-    """Names in one buffer, one after the other: a million `bytes` objects would take three times as much."""
+    """A list of names in one contiguous buffer.
+
+    A million `bytes` objects would take three times as much memory.
+    """
 
     def __init__(self) -> None:
         self._blob, self._ends = bytearray(), array("q", [0])
@@ -206,7 +212,7 @@ class Names:
         return map(self.__getitem__, range(len(self)))
 
     def column(self) -> pa.LargeBinaryArray:
-        """All names, in the same memory; none can be added afterwards."""
+        """Return all names as a column over the same memory. Afterwards, no name can be added."""
         buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._blob)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
 
@@ -215,10 +221,10 @@ class Link(NamedTuple):
     """A link in an archive.
 
     Args:
-        name: As stored.
-        target: As stored; of a hard link the name of another member.
+        name: Name of the link, as stored.
+        target: Target of the link, as stored. For a hard link, it is the name of another member.
         is_hard: Whether it is a hard link.
-        position: Where it is in the archive, among the offsets of files.
+        position: Position of the link in the archive, in bytes. It can be compared with the offsets of files.
     """
 
     name: bytes
@@ -229,20 +235,20 @@ class Link(NamedTuple):
 
 @dataclass
 class Members:
-    """The contents of the headers, in the order of the archive, in columns.
+    """The contents of a tar's headers as columns, in the order of the archive.
 
     Args:
-        names: Names as bytes, as stored.
-        offsets: Where each file's bytes begin.
-        sizes: Bytes of each file.
-        skipped: Count of members that are no files, by kind.
-        examples: The first few of these.
+        names: Names of the files as bytes, as stored.
+        offsets: Offset of the first byte of each file.
+        sizes: Size of each file in bytes.
+        skipped: Number of members that are neither files, folders nor links, by kind.
+        examples: Names of the first few skipped members.
         contents: Bytes of the annotations (labels, captions) by row.
         folders: Names of the members that are folders.
         links: The members that are links.
-        end: Where the archive's end mark begins, or where it was cut.
+        end: Offset at which the archive's end mark begins, or at which the archive was truncated.
         complete: Whether there was an end mark.
-        record: The provenance at the start of a tar of this package; empty in others.
+        record: The provenance at the start of a tar of this package. It is empty in tars of other programs.
         tars: Names of the tars inside, without folder and suffix.
     """
 
@@ -270,7 +276,10 @@ class Members:
         return [row for row in named if self.sizes[row] <= MAX_CONTENT_BYTES]
 
     def extend(self, others: Members, prefix: bytes) -> None:
-        """Append the members of an archive inside this one."""
+        """Append all members of an archive that lies inside this archive.
+
+        `prefix` is put before their names.
+        """
         self.extend_by_rows(others, range(len(others.names)), prefix)
         self.tars += [prefix[:-1].rpartition(b"/")[2].decode("utf-8", "replace"), *others.tars]
         self.skipped.update(others.skipped)
@@ -282,7 +291,7 @@ class Members:
         self.examples += others.examples[: max(0, 5 - len(self.examples))]
 
     def extend_by_rows(self, others: Members, rows: range, prefix: bytes = b"") -> None:
-        """Append some consecutive members, without the record of skipped ones."""
+        """Append consecutive files of another archive, without its folders, links and skipped members."""
         first = len(self.names) - rows.start
         for row in rows:
             self.names.append(prefix + others.names[row])
@@ -293,14 +302,15 @@ class Members:
 
 @dataclass
 class Scanner:
-    """Scans one archive.
+    """A scanner of the headers of one archive.
 
     Args:
-        read: Reads by position; positions only grow.
-        where: The archive's name, for messages.
+        read: Reads by position. Positions only grow.
+        where: Name of the archive, for messages.
         contents_of: Suffixes (lower case) of small files whose bytes are also read.
-        may_keep: Raises an error if so many bytes of these may not be kept in memory.
-        inline: Scan inner tars when they are met (needed when reading a stream).
+        may_keep: Is called with the size of such a file, and raises an error if so many bytes may not be kept
+            in memory.
+        inline: Whether to scan an inner tar as soon as it is reached, which is needed when reading a stream.
     """
 
     read: ReadAt
@@ -314,14 +324,14 @@ class Scanner:
     _long_size: int | None = None
 
     def scan(self, begin: int = 0, end: int | None = None) -> Members:
-        """Scan from `begin` up to the end mark.
+        """Scan the headers from `begin` up to the end mark.
 
         Args:
             begin: Where the archive begins.
-            end: Where it must end; None if that is not known.
+            end: Where the archive must end. It is None if that is not known.
 
         Raises:
-            DamagedFileError: Damaged, of a kind that cannot be read in place, or not a tar.
+            DamagedFileError: The archive is damaged, cannot be read in place, or is not a tar.
         """
         found = Members()
         position = begin
@@ -346,7 +356,14 @@ class Scanner:
         return found
 
     def _take(self, header: bytes, data: int, size: int, found: Members) -> None:
-        """Record one member according to its type."""
+        """Record one member according to its type.
+
+        Args:
+            header: The header of the member.
+            data: Position of the member's data.
+            size: Size of the data in bytes.
+            found: The members so far.
+        """
         kind = header[156]
         if kind in b"LKxX":
             self._extend_next(kind, data, size)
@@ -395,7 +412,10 @@ class Scanner:
         return name
 
     def _size(self, header: bytes, position: int) -> int:
-        """Size of a member's data; links and folders have none, whatever their header contains."""
+        """Return the size of a member's data in bytes.
+
+        Links, devices, folders and pipes have no data, whatever size their header contains.
+        """
         if header[156] in b"123456":
             return 0
         if self._long_size is not None and header[156] not in b"LKxXg":
@@ -429,7 +449,7 @@ class Scanner:
                 raise self._bad(f"has a damaged pax header at byte {data:,}")
 
     def _take_record(self, data: int, size: int, found: Members) -> None:
-        """Read the provenance from a global pax header, if it holds one."""
+        """Read the provenance from a global pax header, if the header holds provenance."""
         comment = self._pax(self._extension(data, size), data).get(b"comment", b"")
         if comment.startswith(COMMENT.encode()):
             found.record = load_record(comment.removeprefix(COMMENT.encode()).decode("utf-8", "replace"))
@@ -452,7 +472,7 @@ class Scanner:
         return records
 
     def _check_sums(self) -> None:
-        """Check the checksums of the headers read since the last call, all at once."""
+        """Check the checksums of all headers that were read since the last call."""
         headers, self._unchecked = self._unchecked, []
         if not headers:
             return
@@ -485,12 +505,12 @@ def refuse_incomplete(members: Members, where: str) -> None:
 
 
 def is_tar(name: bytes) -> bool:
-    """Whether a member is a tar, by its name."""
+    """Check by the name of a member whether it is a tar."""
     return name.lower().endswith(b".tar")
 
 
 def prefix_of(name: bytes) -> bytes:
-    """Prefix of the members of an inner tar: `n01440764.tar` becomes a folder `n01440764/`."""
+    """Return the prefix for the members of an inner tar: `n01440764.tar` becomes the folder `n01440764/`."""
     return name[: -len(b".tar")] + b"/"
 
 

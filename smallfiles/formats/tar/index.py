@@ -57,13 +57,13 @@ _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
 _PLACE = ("offset", "size")
 _OWN = (*TARGETS, META)
-"""Columns of values that an index names as the field; others have a prefix."""
+"""Columns of values that an index stores under the field's own name. Other columns have a prefix."""
 _BLOB, _VALUE = "blob.", "value."
 _MOST_OPEN_SHARDS = 128
 
 
 class Places(NamedTuple):
-    """Where the files of a field are: their suffix, and offset and size of each."""
+    """The suffix of a field's files in a tar, and the offset and the size of each file in bytes."""
 
     suffix: str
     offsets: npt.NDArray[np.int64]
@@ -72,14 +72,14 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True)
 class Index:
-    """Where the samples of one shard are.
+    """The index of one shard: where its samples are, and their keys and values.
 
     Args:
-        keys: One key per sample.
-        blobs: The places of the files of each field; the default field is the first, and has no name.
-        values: Columns by name: `label` or `captions`, `meta`, and further values.
-        provenance: How the shard was made; empty for tars from elsewhere.
-        file_bytes: Size of the tar file when the index was made.
+        keys: The key of each sample.
+        blobs: The places of the files of each field. The default field is the first, and its name is empty.
+        values: Columns by name: `label` or `captions`, `meta`, and additional values.
+        provenance: How the shard was made. It is empty for tars of other programs.
+        file_bytes: Size of the tar file in bytes when the index was made.
         edges: Hash of the tar file's first and last 4 KiB.
     """
 
@@ -92,18 +92,22 @@ class Index:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Name and kind of each further file and value, JSON objects excepted: some shards may lack them."""
+        """The suffix or the type of each field, by the name of the field.
+
+        A field of files has a suffix, and a field of values has a type. The default field is not included.
+        JSON objects are not included, because some shards of a set may lack them.
+        """
         values = {name: str(each.type) for name, each in self.values.items() if name != META}
         return values | {name: each.suffix for name, each in self.blobs.items() if name}
 
 
 def place_columns(field: str) -> list[str]:
-    """Names of the columns with offset and size of the files of a field."""
+    """Return the names of the columns with the offset and the size of a field's files."""
     return [f"{_BLOB}{field}.{what}" if field else what for what in _PLACE]
 
 
 def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
-    """The index of a shard that was written; `facts` are its other fields."""
+    """Make the index of a shard that was written. `facts` are the other attributes of the index."""
     found, values = columns.finish()
     blobs = {
         blob.name: Places(blob.suffix, *(to_numpy(found[column]) for column in place_columns(blob.name)))
@@ -116,23 +120,23 @@ def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
 
 
 def index_path(path: Path) -> Path:
-    """The file name of the index of the tar `path`."""
+    """Return the path of the index of the tar `path`."""
     return path.with_name(path.name + SUFFIX)
 
 
 def edges(file: ByteFile) -> str:
-    """A hash of the first and last 4 KiB of a tar, by which its index recognises it."""
+    """Return a hash of the first and last 4 KiB of a tar. By this hash, an index recognises its tar."""
     head = bytes(file.read(0, min(_EDGE_BYTES, file.size)))
     return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
 
 
 def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
-    """The index of a tar without an index file.
+    """Make the index of a tar that has no index file.
 
     Args:
-        annotated: Its samples.
+        annotated: The samples of the tar.
         kind: Whether the whole set has `label` or `captions`.
-        access: How the file is opened.
+        access: How the tar is opened.
     """
     data, further = annotated.data, annotated.values
     further_places = {
@@ -154,10 +158,10 @@ def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
 
 
 def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
-    """Write the index of the tar `path`.
+    """Write the index of the tar `path` beside the tar.
 
     Returns:
-        The files written.
+        The paths of the files that were written.
     """
     facts = {
         "version": 1,
@@ -186,7 +190,7 @@ def load(path: Path, access: Access) -> Index:
     """Read the index of the tar `path`, through a memory map on a local disk.
 
     Raises:
-        DamagedFileError: The index is not what was written.
+        DamagedFileError: The index is damaged.
         FormatError: The tar is compressed.
     """
     file = index_path(path)
@@ -216,7 +220,10 @@ def load(path: Path, access: Access) -> Index:
 def _fields(
     found: dict[str, pa.Array], record: dict[str, Any]
 ) -> tuple[dict[str, Places], dict[str, pa.Array]]:
-    """The places of all files, and the columns of further values; as the record names them."""
+    """Return the places of all files by field, and the columns of additional values by name.
+
+    The record names these fields and values, and their types.
+    """
     blobs, suffixes, stored = {}, {"": "", **recorded_blobs(record)}, list(found)
     for name in sorted(suffixes, key=lambda name: stored.index(place_columns(name)[0])):
         columns = [found[column] for column in place_columns(name)]
@@ -240,14 +247,14 @@ def _bad_index(file: Path, problem: str) -> DamagedFileError:
 
 
 def check_bound(file: ByteFile, index: Index) -> None:
-    """Refuse an index that belongs to another state of the file.
+    """Refuse an index that was made for another state of the tar.
 
     Args:
         file: The tar.
         index: Its index.
 
     Raises:
-        DamagedFileError: Tar and index do not fit.
+        DamagedFileError: The index does not match the tar.
     """
     check_size(file.path, file.size, index)
     if edges(file) != index.edges:
@@ -255,16 +262,21 @@ def check_bound(file: ByteFile, index: Index) -> None:
 
 
 def check_size(path: Path, file_bytes: int, index: Index) -> None:
-    """The cheap half of `check_bound`, used when many shards are opened."""
+    """Refuse an index that was made for a tar of another size.
+
+    This is the cheap half of `check_bound`, for opening many shards.
+    """
     if file_bytes != index.file_bytes:
         raise _stale(path, f"it has {file_bytes:,} bytes, and its index was made for {index.file_bytes:,}")
 
 
 def field_bytes(path: Path, found: Index, field: str) -> int:
-    """Return the sum of the bytes of one field of the tar `path`; of the default field if it has no name.
+    """Return the total size in bytes of the files of one field of the tar `path`.
+
+    The name of the default field is empty.
 
     Raises:
-        DamagedFileError: A size is impossible in this tar; a sum of such sizes could overflow.
+        DamagedFileError: A size is negative or larger than the tar. The sum of such sizes could overflow.
     """
     sizes = found.blobs[field].sizes
     if ((sizes < 0) | (sizes > found.file_bytes)).any():
@@ -278,19 +290,21 @@ def _stale(path: Path, problem: str) -> FormatError:
 
 
 def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array], dict[bytes, bytes]]:
-    """The columns of an Arrow file from `write_table`, fully validated: native code follows their offsets.
+    """Read the columns of an Arrow file that `write_table` wrote, and validate them fully.
+
+    The validation is needed because native code follows the offsets of the columns.
 
     Args:
-        source: The file, or its bytes; not copied.
+        source: The file or its bytes, which are not copied.
         numbers: Names of integer columns in addition to the label.
 
     Returns:
-        Columns by name, and the metadata of the file.
+        The columns by name, and the metadata of the file.
 
     Raises:
-        ValueError: It is another file.
-        KeyError: It has no keys, or neither labels nor captions.
-        pa.ArrowException: It is damaged.
+        ValueError: `write_table` did not write this file.
+        KeyError: The file has no keys, or neither labels nor captions.
+        pa.ArrowException: The file is damaged.
     """
     reader = pa.ipc.open_file(source)
     if reader.num_record_batches != 1:
@@ -309,12 +323,12 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
 
 
 def _most_open() -> int:
-    """Shards that one process keeps open: at most a quarter of its descriptors."""
+    """Return how many shards one process may keep open: at most a quarter of its file descriptors."""
     return max(2, min(_MOST_OPEN_SHARDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 class Shards:
-    """What one process has opened: the indexes of all shards, and the data of those read last."""
+    """The shards that one process has opened: the indexes of all, and the data files that were read last."""
 
     def __init__(self, paths: list[Path], indexes: list[Index], access: Access) -> None:
         self.most_open = _most_open()
@@ -329,12 +343,12 @@ class Shards:
         self._stores: dict[int, ByteSource] = {}
 
     def place(self, position: int) -> tuple[int, int]:
-        """Shard and row of a sample."""
+        """Return the number of the shard that contains a sample, and the row of the sample in the shard."""
         number = bisect_right(self.starts, position) - 1
         return number, position - self.starts[number]
 
     def store(self, number: int) -> ByteSource:
-        """The data of a shard, opened at first use."""
+        """Return the data file of a shard. It is opened at first use."""
         store = self._stores.get(number)
         if store is None:
             found = self.indexes[number]
@@ -347,7 +361,10 @@ class Shards:
         return store
 
     def span(self, position: int, field: str = "") -> tuple[int, int, int]:
-        """Return shard, first byte, and end of the file of one sample and field; the default has no name."""
+        """Return the shard number, the first byte, and the end (exclusive) of one sample's file in a field.
+
+        The name of the default field is empty.
+        """
         number, row = self.place(position)
         places = self.indexes[number].blobs[field]
         start = places.offsets.item(row)
@@ -355,12 +372,12 @@ class Shards:
 
 
 class ShardMembers(Extents):
-    """The members of one field of all shards.
+    """The members of one field in all shards.
 
     Args:
         shards: The shards.
-        field: Its name in the indexes; empty for the default field.
-        suffix: Of the members.
+        field: Name of the field in the indexes. It is empty for the default field.
+        suffix: Suffix of the members.
     """
 
     def __init__(self, shards: Shards, field: str, suffix: str = "") -> None:
@@ -371,7 +388,7 @@ class ShardMembers(Extents):
         """Return where the member of one sample is.
 
         Raises:
-            DamagedFileError: The shard ends before.
+            DamagedFileError: The shard ends before the end of the member.
         """
         shards = self._shards
         number, start, stop = shards.span(row, self._field)
@@ -383,12 +400,12 @@ class ShardMembers(Extents):
         return store, start, stop
 
     def size(self, row: int) -> int:
-        """Return the number of bytes, from the index: the shard is not opened."""
+        """Return the size of a member in bytes. It comes from the index, so that the shard is not opened."""
         _, start, stop = self._shards.span(row, self._field)
         return stop - start
 
     def span(self, row: int) -> tuple[Path, int, int] | None:
-        """Return file and byte range."""
+        """Return the path of the shard, the first byte, and the end (exclusive) of one sample's member."""
         number, start, stop = self._shards.span(row, self._field)
         return self._shards.paths[number], start, stop
 
@@ -399,13 +416,13 @@ class ShardMembers(Extents):
 
 
 class TarTable(SampleTable):
-    """The samples of all shards.
+    """The table of the samples in all shards of a tar set.
 
     Args:
         path: The tar, or the folder of shards.
-        shards: What was opened.
-        classes: From the folders in tars of other programs.
-        facts: More for `info`.
+        shards: The opened shards.
+        classes: Class names from the folders in tars of other programs.
+        facts: Additional facts for `info`.
     """
 
     format = "tar"
@@ -441,7 +458,7 @@ class TarTable(SampleTable):
         return str(self.shards.indexes[number].keys[row].as_py())
 
     def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
-        """Return some rows, shard by shard: Arrow would first join the columns of all."""
+        """Return some rows of columns, shard by shard. Arrow would first join the columns of all shards."""
         shards, order = self.shards, np.argsort(rows, kind="stable")
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
@@ -456,7 +473,10 @@ class TarTable(SampleTable):
         return {name: pa.concat_arrays([nothing[name], *some[name]]).take(from_numpy(back)) for name in names}
 
     def parts(self, rows: list[int]) -> list[list[int]]:
-        """Divide where there are very many shards: each opens one in addition to those that are kept."""
+        """Divide samples into small parts if there are very many shards.
+
+        Reading a part may open one shard per sample, in addition to the shards that are kept open.
+        """
         few = max(1, self.shards.most_open // 8) if self.shards.spread else max(1, len(rows))
         return [rows[start : start + few] for start in range(0, len(rows), few)]
 

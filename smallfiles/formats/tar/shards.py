@@ -31,10 +31,13 @@ from smallfiles.samples import Buffer, Packed, Sample, Schema
 NAME = "tar"
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
-"""What a sample counts in addition to its data: two headers, a target block, and one to spare."""
+"""Bytes that a sample counts in addition to its data: two headers, a target block, and one spare block."""
 
 _FORMER_OPTIONS = {"caption_suffix": None, "compression": None, "dali_index": False}
-"""Options that no longer exist, recorded as before: equal samples must give the bytes of earlier versions."""
+"""Options that no longer exist.
+
+They are still recorded, so that equal samples give the bytes of earlier versions.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,9 @@ class TarOptions:
     """How shards are cut.
 
     Args:
-        max_bytes: A shard ends before it exceeds this (see `counted_bytes` for what counts).
-        max_count: … or this number of samples.
+        max_bytes: The maximum size of a shard, as measured by `counted_bytes`. A shard ends before the sample
+            that would exceed it.
+        max_count: The maximum number of samples in a shard.
     """
 
     max_bytes: int = 1 << 30
@@ -59,28 +63,29 @@ class TarOptions:
 
 
 def shard_name(number: int) -> str:
-    """File name of a shard, as `shard-000012.tar`."""
+    """Return the file name of a shard, such as `shard-000012.tar`."""
     return f"shard-{number:06d}.tar"
 
 
 def counted_bytes(size: int) -> int:
-    """What a sample of `size` bytes counts towards `max_bytes`.
+    """Return how many bytes a sample of `size` bytes counts towards `max_bytes`.
 
-    Its data in whole blocks, and `SAMPLE_BYTES`. Only captions of more than 1,000 characters, objects, long
-    names and the headers of further files can make a shard a little larger.
+    This is the size of its data in whole blocks, plus `SAMPLE_BYTES`. A shard can become a little larger only
+    through captions of more than 1,000 characters, JSON objects, long names, and the headers of additional
+    files.
     """
     return size + -size % headers.BLOCK_BYTES + SAMPLE_BYTES
 
 
 def plan_shards(sizes: npt.NDArray[np.int64], options: TarOptions) -> list[tuple[int, int]]:
-    """Where `write` cuts samples of these sizes, so that each job can write its own shards.
+    """Return where `write` cuts samples of these sizes into shards. So each job can write its own shards.
 
     Args:
-        sizes: Data bytes of each sample, in the order in which they are stored.
+        sizes: Size of the data of each sample in bytes, in the order in which the samples are stored.
         options: Limits of a shard.
 
     Returns:
-        (start, stop) of each shard; one empty shard for an empty set.
+        (start, stop) of each shard. An empty set has one empty shard.
     """
     sizes = np.asarray(sizes, np.int64)
     ends = np.cumsum(sizes + -sizes % headers.BLOCK_BYTES + SAMPLE_BYTES)
@@ -94,13 +99,13 @@ def plan_shards(sizes: npt.NDArray[np.int64], options: TarOptions) -> list[tuple
 
 
 class Shard:
-    """One shard while it is written.
+    """One shard while it is being written.
 
     Args:
-        path: File that must not exist yet.
-        schema: What is known of the whole set; all shards of a set carry the same record.
+        path: A file that does not exist yet.
+        schema: What is known about the whole set. All shards of a set carry the same record.
         options: How to write.
-        digest: Take content digests while writing.
+        digest: Whether to compute content digests while writing.
     """
 
     def __init__(self, path: Path, schema: Schema, options: TarOptions, digest: bool) -> None:
@@ -124,7 +129,7 @@ class Shard:
         self._file.append(pieces)
 
     def add(self, sample: Sample) -> None:
-        """Append a sample; its data must stay as it is."""
+        """Append a sample. Its data must not change afterwards, because it may be written later."""
         stem, suffix = headers.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
         members, meta = self._texts.of(sample.row)
         files = {
@@ -138,10 +143,15 @@ class Shard:
         self.counted_bytes += counted_bytes(sample.size)
 
     def _append_members(self, stem: str, files: Mapping[str, Buffer], texts: Mapping[str, str]) -> list[int]:
-        """Append the members of a sample by their suffixes.
+        """Append the members of a sample.
+
+        Args:
+            stem: The stem that all members share.
+            files: The bytes of the sample's files by suffix.
+            texts: The texts of the other members by suffix.
 
         Returns:
-            Where each file begins, and its size, in turn.
+            The offset and the size of each file, alternating, in bytes.
         """
         pieces, places, between, position = list[Buffer](), list[int](), b"", self._position
         for suffix, data in files.items():
@@ -164,7 +174,7 @@ class Shard:
         """End the archive, and write its index and digests.
 
         Returns:
-            The files written, the tar first.
+            The paths of the files that were written, the tar first.
         """
         self._append(headers.end(self._position))
         files = [*self._file.finish()]
@@ -182,7 +192,7 @@ class Shard:
         return files
 
     def abandon(self) -> None:
-        """Close the file; does nothing after `finish`."""
+        """Close the file. Do nothing after `finish`."""
         self._file.close()
 
     def _refuse_duplicates(self, rows: index.Index) -> None:
@@ -208,11 +218,11 @@ def write_shard(
     Each job of an array writes its own shards this way, independently of the others.
 
     Args:
-        samples: In the order in which they are stored.
-        path: File that must not exist yet.
-        schema: What is known of the whole set.
+        samples: The samples, in the order in which they are stored.
+        path: A file that does not exist yet.
+        schema: What is known about the whole set.
         options: How to write.
-        digest: Write content digests beside the files.
+        digest: Whether to write content digests beside the files.
 
     Returns:
         What was written.
@@ -234,7 +244,10 @@ def write_shard(
 def write_folder(
     samples: Iterable[Sample], out: Path, *, schema: Schema, options: TarOptions, digest: bool
 ) -> Packed:
-    """Write numbered shards, cut where `plan_shards` cuts; arguments as for `write_shard`."""
+    """Write a folder of numbered shards, cut as `plan_shards` cuts.
+
+    The arguments are as for `write_shard`.
+    """
     with writing(out):
         out.mkdir()
     shards: list[Shard] = []

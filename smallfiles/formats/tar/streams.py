@@ -34,7 +34,11 @@ _ZSTD_FEED_BYTES = 1 << 11  # zeros shrink 40,000 times: one step makes at most 
 
 
 def compression_of(path: Path) -> str | None:
-    """`gzip`, `bzip2`, `xz`, `zstd` or None, by the first bytes and not by the name.
+    """Return the compression of a file: `gzip`, `bzip2`, `xz`, or `zstd`.
+
+    Return None if it is not compressed.
+
+    The first bytes of the file decide, not its name.
 
     Raises:
         FormatError: The file cannot be read.
@@ -52,12 +56,12 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """A file for a library, whose reads wait for storage that does not answer."""
+    """Open a file for a library. Its reads wait if the storage does not answer."""
     return io.BufferedReader(RawFile(ByteFile(path, "pread")), _STEP_BYTES)
 
 
 def cannot_read(path: Path, error: OSError) -> FormatError:
-    """The error for an archive that the file system cannot read."""
+    """Return the error for an archive that the file system cannot read."""
     refuse_shortage(error, path)
     return FormatError(
         f"{path} cannot be read ({os.strerror(error.errno) if error.errno else error})",
@@ -67,7 +71,7 @@ def cannot_read(path: Path, error: OSError) -> FormatError:
 
 
 def cannot_seek(path: Path) -> FormatError:
-    """The error for a compressed tar where samples are to be read at random."""
+    """Return the error for a compressed tar from which samples would have to be read at random."""
     name = shlex.quote(path.name)
     unpack = f"unzstd --rm {name}" if path.suffix == ".zst" else f"gunzip {name}"
     return FormatError(
@@ -80,14 +84,17 @@ def cannot_seek(path: Path) -> FormatError:
 
 class _Stream(Protocol):
     def read(self, size: int, /) -> Buffer:
-        """Up to `size` bytes; none at the end."""
+        """Return up to `size` bytes. At the end of the stream, return no bytes."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 class _ZstdStream:
-    """zstd frames as one stream; `zstandard` alone takes a truncated frame for a complete one."""
+    """A stream that decompresses the zstd frames of a file, one after the other.
+
+    It refuses a truncated frame, which `zstandard` alone would accept as complete.
+    """
 
     def __init__(self, path: Path) -> None:
         self._zstandard = zstandard()
@@ -124,7 +131,7 @@ class _ZstdStream:
 
 
 def zstandard() -> Any:
-    """The package for zstd; an error that names it if it is missing."""
+    """Import the package for zstd, and return it. If it is missing, raise an error that names the package."""
     try:
         return importlib.import_module("zstandard")
     except ImportError as error:
@@ -132,12 +139,12 @@ def zstandard() -> Any:
 
 
 class ForwardFile:
-    """A compressed tar, read forward only.
+    """A compressed tar whose decompressed bytes are read in one direction.
 
     Args:
         path: The file.
-        compression: What `compression_of` said.
-        trusted: Whether its unpacked size is known, so that it may be any.
+        compression: The return value of `compression_of`.
+        trusted: Whether the decompressed size is already known and accepted. Then it is not limited.
     """
 
     def __init__(self, path: Path, compression: str, *, trusted: bool = False) -> None:
@@ -162,16 +169,16 @@ class ForwardFile:
             self.close()
 
     def fetch(self, start: int, stop: int) -> bytes:
-        """Bytes from a position at or after the last one; fewer at the end.
+        """Return decompressed bytes from a position at or after the last one. At the end, there may be fewer.
 
         Raises:
-            DamagedFileError: The stream is damaged or cut.
+            DamagedFileError: The stream is damaged or truncated.
         """
         pieces = [*self._pieces(start, stop)]
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def fetch_into(self, start: int, buffer: memoryview) -> int:
-        """Read into a buffer of the caller; return how many bytes there were."""
+        """Read decompressed bytes into `buffer`. Return the number of bytes that were read."""
         got = 0
         for piece in self._pieces(start, start + len(buffer)):
             buffer[got : got + len(piece)] = piece
@@ -205,12 +212,14 @@ def _broken(path: Path, error: Exception) -> DamagedFileError:
 
 
 class StreamedStore:
-    """The unpacked bytes of a compressed tar by position: forward only, in as many passes as wanted.
+    """The decompressed bytes of a compressed tar, read by position.
+
+    Positions may only grow, but the tar may be read in several passes.
 
     Args:
         path: The tar.
-        compression: What `compression_of` said, which is also the name of the tool.
-        size: Bytes of the unpacked tar.
+        compression: The return value of `compression_of`, which is also the name of the decompression tool.
+        size: Size of the decompressed tar in bytes.
     """
 
     is_stored = False
@@ -223,10 +232,10 @@ class StreamedStore:
         self._first = size
 
     def read(self, start: int, stop: int) -> bytes:
-        """Unpacked bytes.
+        """Return decompressed bytes.
 
         Raises:
-            FormatError: They lie before those of the last read, and do not begin another pass.
+            FormatError: The bytes lie before those of the last read, and do not begin another pass.
             DamagedFileError: The stream is damaged, or ends before `stop`.
         """
         with self._lock:
@@ -238,7 +247,7 @@ class StreamedStore:
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Read a member into a buffer; a member of more than 16 MiB needs no further memory."""
+        """Read a member into a buffer. A member of more than 16 MiB needs no additional memory."""
         stop = start + len(buffer)
         if len(buffer) <= _KEPT_BYTES:
             buffer[:] = self.read(start, stop)
@@ -251,10 +260,10 @@ class StreamedStore:
         return _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Do nothing: the next bytes of a stream are the only ones that could be fetched ahead."""
+        """Do nothing, because only the next bytes of a stream could be fetched ahead."""
 
     def _at(self, start: int) -> ForwardFile:
-        """The stream at `start` or before it."""
+        """Return a stream whose position is at most `start`. If necessary, begin another pass."""
         if self._stream is not None and self._stream.position <= start:
             return self._stream
         if self._stream is not None:

@@ -68,7 +68,7 @@ class First:
 
 
 def first_of(target: Target) -> Reader:
-    """A reader of the measured samples of a packed file."""
+    """Open a reader of the samples that are measured."""
     reader = formats.open(target.path, target.format)
     return reader if len(reader) == target.samples else First(reader, target.samples)
 
@@ -76,7 +76,7 @@ def first_of(target: Target) -> Reader:
 def run_ours(
     target: Target, mode: Mode, workers: int, config: LoadBenchConfig, place: WorkerState | None = None
 ) -> Pass:
-    """One epoch with a new loader that has warmed up.
+    """Run one epoch with a new loader after a warm-up.
 
     Args:
         target: The packed file.
@@ -153,7 +153,7 @@ def _last_batches(length: int, workers: int) -> int:
 
 
 def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None = None) -> dict[str, float]:
-    """Seconds per batch, by stage.
+    """Measure the seconds per batch of each stage.
 
     Args:
         target: The packed file.
@@ -174,7 +174,7 @@ def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None
 
 
 def _stages(maker: FieldBatches, indices: Indices, config: LoadBenchConfig) -> dict[str, float]:
-    """Seconds of each stage of one batch."""
+    """Measure the seconds of each stage of one batch."""
     import torch
 
     transform, rngs = RandomResizedCrop(config.size), SampleRngs(config.seed, 0)
@@ -217,7 +217,7 @@ def _to_gpu_s(image: Any) -> float:
 
 
 def _decode(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generator) -> None:
-    """The first half of the transform, with the same random numbers."""
+    """Run the first half of the transform, with the same random numbers."""
     picture = open_picture(data)
     box = transform.box(picture.width, picture.height, rng)
     picture.part(box, transform.size, transform.size)

@@ -145,7 +145,7 @@ def _measure(
     candidates: Sequence[Candidate],
     config: LoadBenchConfig,
 ) -> None:
-    """Each round includes all numbers of workers, so that they can be compared."""
+    """Measure all candidates. Each round includes all numbers of workers, so that they can be compared."""
     broken: dict[str, str] = {}
     cases = [
         Case(
@@ -172,7 +172,7 @@ def _measure(
 
 
 def epoch_of(target: Target, config: LoadBenchConfig, workers: int) -> str:
-    """The operation, in records."""
+    """Return the name of the operation for records."""
     return f"epoch of {target.kind}{config.trained}, {workers} workers"
 
 
@@ -206,7 +206,7 @@ def _waits(runs: Sequence[Outcome]) -> dict[str, float | None]:
 def _measure_stages(
     bench: Bench, pool: WorkerPool, groups: Sequence[Sequence[Target]], config: LoadBenchConfig
 ) -> None:
-    """A record per file, with the seconds of each stage of a batch."""
+    """Make a record per file, with the seconds of each stage of a batch."""
 
     def run(target: Target) -> Outcome:
         (stages,) = pool.run({"ours": partial(stages_of, target, config)}, target.samples)
@@ -230,5 +230,5 @@ def _measure_stages(
 
 
 def _modes_of(target: Target, config: LoadBenchConfig) -> set[str]:
-    """The names of a file in the records of epochs."""
+    """Return the names that a file has in the records of epochs."""
     return {f"{target.name}, {mode}" for mode in config.modes}

@@ -69,7 +69,7 @@ def taken(batches: Iterable[int]) -> Pass:
 
 
 def utilisation(batches: Iterator[int], batch: int, step_s: float, steps: int, number: int = 1) -> float:
-    """Share of the time in which emulated accelerators compute: they sleep for a step after each batch.
+    """Return the share of the time in which emulated accelerators compute. They sleep for each step.
 
     Args:
         batches: The number of samples of each batch, without end.
@@ -88,11 +88,11 @@ def utilisation(batches: Iterator[int], batch: int, step_s: float, steps: int, n
 
 
 def emulated(done: Pass, epoch: Epoch, batch: int, step_s: float | None, ready: int) -> Pass:
-    """A pass with the utilisation of emulated accelerators; the pass itself without a step.
+    """Add the utilisation of emulated accelerators to a pass. Without a step, return the pass unchanged.
 
     Args:
-        done: A pass without them, for its rate.
-        epoch: Begins the next epoch of that loader.
+        done: A pass without accelerators, for its rate.
+        epoch: Begins the next epoch of the loader.
         batch: Samples per step of an accelerator.
         step_s: Seconds per step.
         ready: Batches that may be ready before the first request.
@@ -114,10 +114,10 @@ def emulated(done: Pass, epoch: Epoch, batch: int, step_s: float | None, ready: 
 
 
 def most_fed(busy: Callable[[int], float], guess: int) -> int:
-    """The largest number of accelerators that are busy enough, to within a twentieth.
+    """Find the largest number of accelerators that are busy enough, to within a twentieth.
 
     Args:
-        busy: Measures their utilisation.
+        busy: Measures the utilisation of a number of accelerators.
         guess: The first number to try.
     """
     fed, too_many, stride, number = 0, math.inf, max(1, guess // 8), max(1, guess)

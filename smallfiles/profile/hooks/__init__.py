@@ -48,7 +48,7 @@ def _patch_torch(module: Any) -> None:
 
 
 def _patch_stateful(module: Any) -> None:
-    """The same for a StatefulDataLoader, which has workers of its own and the fetchers of PyTorch."""
+    """Patch StatefulDataLoader, which has its own workers and the fetchers of PyTorch."""
     worker = sys.modules[module._worker_loop.__module__]
     _wrap(module._StatefulBaseDataLoaderIter, "__next__", "next")
     _patch_workers(module._StatefulMultiProcessingDataLoaderIter, worker)

@@ -21,7 +21,7 @@ _KNOWN = ("torch.utils.data.", "accelerate.", "lightning.", "webdataset.")
 
 
 def arrays(batch: Any) -> Iterator[Any]:
-    """The arrays in a batch, however nested."""
+    """Yield the arrays in a batch, however deeply they are nested."""
     if hasattr(batch, "shape"):
         yield batch
     elif callable(values := getattr(batch, "values", None)) or isinstance(batch, (list, tuple)):
@@ -31,7 +31,7 @@ def arrays(batch: Any) -> Iterator[Any]:
 
 
 def nbytes(batch: Any) -> int:
-    """Bytes of the arrays in a batch."""
+    """Return the bytes of the arrays in a batch."""
     return sum(int(getattr(each, "nbytes", 0) or 0) for each in arrays(batch))
 
 
@@ -42,7 +42,7 @@ def samples(batch: Any) -> int:
 
 
 def samplers_of(sampler: Any) -> Iterator[Any]:
-    """The sampler of a loader, and those that it wraps."""
+    """Yield the sampler of a loader, and the samplers that it wraps."""
     while sampler is not None:
         yield sampler
         within = (getattr(sampler, name, None) for name in ("batch_sampler", "_batch_sampler", "sampler"))
@@ -50,18 +50,18 @@ def samplers_of(sampler: Any) -> Iterator[Any]:
 
 
 def keeps_order(sampler: Any) -> bool:
-    """Whether a sampler, and what it wraps, draws its order alone: none is written by the program."""
+    """Check that a sampler and those that it wraps come from known libraries, and not from the program."""
     return all(type(each).__module__.startswith(_KNOWN) for each in samplers_of(sampler))
 
 
 def cuda() -> Any:
-    """torch.cuda where the program uses it."""
+    """Return torch.cuda if the program uses it, or None."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def moment() -> Any:
-    """An event at this place in the queue of the GPU; None without one."""
+    """Record an event at this place in the queue of the GPU. Return None without a GPU."""
     if (gpu := cuda()) is None:
         return None
     event = gpu.Event(enable_timing=True)
@@ -70,12 +70,12 @@ def moment() -> Any:
 
 
 def length(iterator: Any) -> int | None:
-    """Batches of an epoch; None where the loader cannot know, or where its __len__ raises an error."""
+    """Return the number of batches of an epoch, or None if the loader does not know it."""
     return cast("int | None", guarded(str, len, iterator))
 
 
 def facts(iterator: Any) -> dict[str, Any]:
-    """What the loader is set to, and what the process may use."""
+    """Return the settings of the loader, and the resources of the process."""
     size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
     return {
         "batch_size": size if isinstance(size, int) else None,
@@ -91,12 +91,12 @@ def facts(iterator: Any) -> dict[str, Any]:
 
 
 def asked_ahead(iterator: Any) -> int:
-    """Batches that workers are asked for before they are needed."""
+    """Return how many batches are requested from workers before they are needed."""
     return int((getattr(iterator, "_num_workers", 0) or 0) * (getattr(iterator, "_prefetch_factor", 2) or 2))
 
 
 def at_rest(iterator: Any) -> bool:
-    """Whether all batches that the workers were asked for are made."""
+    """Check whether the workers have made all requested batches."""
     queues = {id(each): each for each in (iterator._worker_result_queue, iterator._data_queue)}
     made = sum(len(task) > 1 for task in iterator._task_info.values())
     return bool(made + sum(each.qsize() for each in queues.values()) >= iterator._tasks_outstanding)

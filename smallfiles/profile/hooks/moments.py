@@ -38,7 +38,7 @@ _MODEL = re.compile(r"torch/(nn|autograd|optim|_tensor|fx|_dynamo)|:(forward|bac
 
 
 def read_text(path: str) -> str:
-    """The first 64 KiB of a file of /proc; empty where it cannot be read."""
+    """Read the first 64 KiB of a file of /proc. Return an empty text if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -50,7 +50,7 @@ def read_text(path: str) -> str:
 
 
 def stack(thread: int) -> tuple[str, list[str]]:
-    """The innermost line of a thread, and `file:function` of its frames, of which none is kept alive."""
+    """Return the innermost line of a thread, and `file:function` of its frames. No frame is kept alive."""
     frame, names = sys._current_frames().get(thread), []
     where = (frame.f_code.co_filename, frame.f_lineno or 0) if frame else ("", 0)
     while frame is not None:
@@ -60,7 +60,7 @@ def stack(thread: int) -> tuple[str, list[str]]:
 
 
 def kind(line: str, names: list[str]) -> str:
-    """What a worker works on."""
+    """Classify what a worker is doing."""
     for name in names:
         if "_utils/fetch.py:" in name:
             break
@@ -71,13 +71,13 @@ def kind(line: str, names: list[str]) -> str:
 
 
 def copies(line: str, names: list[str]) -> bool:
-    """Whether the main thread copies or prepares a batch between two steps, outside of the model."""
+    """Check whether the main thread copies or prepares a batch between two steps, outside of the model."""
     text = "\n".join(names[:4])
     return not _MODEL.search(text) and bool(_COPY.search(text) or _COPY_LINE.search(line))
 
 
 def from_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the program raised this; it interrupts the main thread also in our code."""
+    """Check whether a signal handler of the program raised an error. It can interrupt our code, too."""
     codes = set()
     for each in map(signal.getsignal, signal.valid_signals()):
         function = getattr(each, "func", each)  # of a partial
@@ -104,7 +104,7 @@ def guarded(fail: Callable[[str], object], work: Callable[..., Any], *words: Any
 
 
 def counters(ours: int = 0) -> dict[str, int]:
-    """Reads of this process, and nanoseconds that its threads, without ours, were queued for a processor."""
+    """Return the reads of this process, and how long its threads except ours waited for a processor (ns)."""
     lines = (line.split(": ") for line in read_text("/proc/self/io").splitlines())
     found = {name: int(value) for name, value in lines if name in ("rchar", "syscr", "read_bytes")}
     tasks = (task for task in os.listdir("/proc/self/task") if int(task) != ours)
@@ -113,7 +113,7 @@ def counters(ours: int = 0) -> dict[str, int]:
 
 
 def shm() -> tuple[int, int]:
-    """Size and free bytes of /dev/shm."""
+    """Return the size and the free bytes of /dev/shm."""
     try:
         found = os.statvfs("/dev/shm")
     except OSError:

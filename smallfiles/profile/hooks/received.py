@@ -115,7 +115,7 @@ class Recorder:
         self.write("facts", (json.dumps(facts) + "\n").encode())
 
     def attempt(self, work: Callable[..., Any], *words: Any) -> Any:
-        """Record something; what fails is said in the report, and never stops the program."""
+        """Record something. A failure is reported, and never stops the program."""
         return moments.guarded(self.fail, work, *words)
 
     def fail(self, text: str) -> None:
@@ -150,7 +150,7 @@ class Recorder:
     # Making batches
 
     def begin_fetcher(self, fetcher: Any) -> None:
-        """A worker, or the training itself, begins to make the batches of a pass."""
+        """Record that a worker, or the training itself, begins to make the batches of a pass."""
         self.generation += 1
         fetcher._smallfiles = {"pass": self.generation, "states": None, "looks": 0}
         self.windows.clear()
@@ -297,7 +297,7 @@ class Recorder:
             yield batch
 
     def whole(self, facts: dict[str, Any], batches: Iterator[Any], ids: Any) -> Iterator[Any]:
-        """Record a loader that says itself which samples are in a batch."""
+        """Record a loader whose batches name their samples."""
         number = 0
         for batch in batches:
             number = number or self.attempt(self.begin, facts) or 0

@@ -52,7 +52,7 @@ class Epoch:
         self.ahead: deque[tuple[Any, Exception | None]] = deque()
 
     def batch(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
-        """The batch that is next in the order of the program."""
+        """Return the next batch in the order of the program."""
         if not self.ahead:
             return original(iterator)
         batch, error = self.ahead.popleft()
@@ -166,7 +166,7 @@ class Watch:
             os.close(file)
 
     def look(self) -> None:
-        """One sample: what the main thread does, and in which call of the kernel it is blocked."""
+        """Sample what the main thread does, and in which system call it is blocked."""
         if self.fetching:
             number = moments.read_text(f"{self.task}/syscall").partition(" ")[0]
             blocked = moments.BLOCKED_IN.get(int(number)) if number.isdigit() else None
@@ -224,7 +224,7 @@ class Watch:
             os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
 
     def next(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        """The next batch of the program, with the time it took to come."""
+        """Return the next batch of the program, and record how long the program waited for it."""
         me = threading.get_ident()
         if self.inside == me:  # a loader inside a loader
             return original(iterator)
@@ -303,12 +303,12 @@ class Watch:
             cuda.synchronize()
 
     def room_bytes(self, iterator: Any) -> int:
-        """Bytes that may be collected: a quarter of free memory, half of /dev/shm, at most 1 GB."""
+        """Return how many bytes may be collected: 1/4 of free memory, 1/2 of /dev/shm, at most 1 GB."""
         shm: int = moments.shm()[1] - loaders.asked_ahead(iterator) * self.facts.get("batch_bytes", 0)
         return min(_AHEAD_BYTES, shm // 2, int(moments.read_text(f"{folder}/room") or 0) // 4)
 
     def hindrance(self, iterator: Any) -> str:
-        """Why batches cannot be made ahead without changing what the program computes; empty if they can."""
+        """Return why batches cannot be made ahead without changing the results of the program, or ""."""
         if not self.facts["workers"]:
             return "batches are made in the main process"
         if self.facts["threaded"]:
@@ -376,7 +376,7 @@ def begin(role: str) -> Watch:
 
 
 def begin_again() -> None:
-    """A forked child is a process of its own."""
+    """Start a new record in a forked child."""
     global current
     current = Watch()
 

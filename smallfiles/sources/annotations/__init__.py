@@ -33,7 +33,7 @@ from smallfiles.sources.scanning import Look, Tree, tree_of
 
 
 def recognises(look: Look, options: SourceOptions) -> bool:
-    """Whether a folder holds images with boxes in one of the three forms."""
+    """Check whether a folder holds images with boxes in one of the three forms."""
     return bool(_readers(look, options))
 
 
@@ -41,8 +41,9 @@ def load(path: Path, options: SourceOptions) -> Source:
     """Read the images of one split with their boxes.
 
     Args:
-        path: A folder that `recognises` takes.
-        options: `split` chooses; `labels` may name one JSON of several; `strict` refuses what is left out.
+        path: A folder that `recognises` accepts.
+        options: `split` chooses the split. `labels` may name one JSON of several. With `strict`, omitting
+            anything raises an error.
 
     Raises:
         SourceError: The annotations are damaged, or do not belong to the images.
@@ -63,7 +64,7 @@ def load(path: Path, options: SourceOptions) -> Source:
 
 
 def _readers(look: Look, options: SourceOptions) -> dict[str, Callable[[Tree, SourceOptions], Samples]]:
-    """Name and reader of each form of annotations in a folder."""
+    """Return the reader for each form of annotations that a folder has, by the name of the form."""
     if options.unlabelled:
         return {}
     found: dict[str, Callable[[Tree, SourceOptions], Samples]] = {}
@@ -77,7 +78,7 @@ def _readers(look: Look, options: SourceOptions) -> dict[str, Callable[[Tree, So
 
 
 def _refuse_masks(files: Files, keys: pa.StringArray) -> None:
-    """Refuse folders of masks beside the images, which the boxes would make forget."""
+    """Refuse folders of masks beside the images, because the masks would be lost if only boxes are read."""
     others = files.samples.filter(pc.invert(pc.is_in(files.samples, keys)))
     stems = stems_of(file_names_of(keys))
     others = others.filter(pc.is_in(stems_of(file_names_of(others)), stems))

@@ -44,25 +44,28 @@ from smallfiles.sources.scanning import Notes, in_flight
 
 Numbers = npt.NDArray[Any]
 _PERIOD = {"segments": 2, "area": 1}
-"""Numbers after which x comes again; in boxes four, since a fifth would be a class, a score or an angle."""
+"""How many numbers there are from one x to the next.
+
+In fields that are not listed here, there are four, since a fifth would be a class, a score or an angle.
+"""
 _MOST_UNCLEAR = 2
 _EXIF = b"Exif\0\0"
 _TOLERANCE = 1.0
-"""Pixels by which a box may leave its image unmentioned: annotators round."""
+"""Pixels by which a box may extend beyond its image without a note, because annotators round."""
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes, in any order.
+    """The boxes of many images, in any order.
 
     Args:
-        rows: The image of each, by its row.
-        corners: `[n, 4]`: x1, y1, x2, y2.
-        labels: Class of each.
-        more: A further number of each, by the name of its field.
-        keypoints: A list of numbers for each; None where no box has any.
-        segments: Polygons; None where there are none.
-        owners: The box of each polygon.
+        rows: The row of each box's image.
+        corners: The corners of each box, `[n, 4]`: x1, y1, x2, y2.
+        labels: The class of each box.
+        more: Additional numbers, one per box, by the name of their field.
+        keypoints: A list of numbers for each box. It is None if no box has keypoints.
+        segments: Polygons. It is None if there are no polygons.
+        owners: The number of each polygon's box.
     """
 
     rows: Numbers
@@ -74,7 +77,10 @@ class Boxes:
     owners: Sequence[int] = ()
 
     def values(self, images: int) -> dict[str, pa.Array]:
-        """The columns of fields, a row for each image; boxes keep their order within it."""
+        """Return the columns of the fields, with one row per image.
+
+        The boxes of an image keep their order.
+        """
         order = np.argsort(self.rows, kind="stable")
         counts = np.bincount(self.rows, minlength=images)
         flat = from_numpy(self.corners[order].ravel())
@@ -103,11 +109,11 @@ class Boxes:
         """Look for boxes that cannot be right.
 
         Args:
-            keys: Of the images.
-            sizes: `[images, 2]`: width and height; 0 where unknown.
+            keys: The keys of the images.
+            sizes: Width and height of each image in pixels, `[images, 2]`. It is 0 if unknown.
 
         Returns:
-            A note on boxes without an area, and one on boxes that leave their image.
+            Notes on boxes without an area, and notes on boxes that extend beyond their image.
 
         Raises:
             SourceError: A number is not finite.
@@ -147,15 +153,15 @@ class Boxes:
 
 
 def corners_of(found: Sequence[Sequence[float]]) -> Numbers:
-    """Four numbers of each box as an array, also if there is no box."""
+    """Convert the four numbers of each box to an array of shape `[n, 4]`, even if there is no box."""
     return np.array(found, np.float64).reshape(len(found), 4)
 
 
 def lists(counts: Sequence[int] | Numbers, flat: pa.Array) -> pa.ListArray:
-    """Lists of so many entries of a flat column, one list after the other.
+    """Divide a flat column into lists. `counts` holds the number of entries of each list.
 
     Raises:
-        ManifestError: There are more than Arrow's 32-bit offsets can count.
+        ManifestError: There are more entries than Arrow's 32-bit offsets can count.
     """
     borders = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
     if borders[-1] > np.iinfo(np.int32).max:
@@ -165,11 +171,12 @@ def lists(counts: Sequence[int] | Numbers, flat: pa.Array) -> pa.ListArray:
 
 
 def number_lists(found: Sequence[array[float]], scale: Numbers | None = None) -> pa.ListArray:
-    """Numbers of points as one list each.
+    """Return the numbers of points as one list per box or polygon.
 
     Args:
         found: Arrays of doubles.
-        scale: What to multiply the numbers of each point of a list with, a column for each; None leaves them.
+        scale: Factors by which the numbers of each point are multiplied. It has one row per list, and one
+            column per number of a point. None means that the numbers are not scaled.
     """
     lengths = np.array([*map(len, found)], np.int64)
     flat = np.frombuffer(b"".join(found), np.float64)
@@ -193,13 +200,13 @@ def annotated(
 
     Args:
         form: Name of the form of annotations.
-        origin: The annotations that were read, to begin a sentence.
+        origin: The annotations that were read. It begins a sentence.
         keys: Paths of the images, relative to the root.
-        sizes: `[images, 2]`: width and height; 0 where unknown.
-        boxes: Their boxes.
-        classes: Names of the classes, in the order of their numbers; empty if unknown.
+        sizes: Width and height of each image in pixels, `[images, 2]`. It is 0 if unknown.
+        boxes: The boxes of the images.
+        classes: Names of the classes, in the order of their numbers. It is empty if the names are unknown.
         split: Name of the split.
-        more: Further fields of `Samples`.
+        more: Additional fields of `Samples`.
 
     Raises:
         SourceError: A number is not finite.
@@ -228,7 +235,10 @@ def annotated(
 
 
 def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:
-    """Width and height of a picture, and whether EXIF turns it; None if this cannot be read."""
+    """Return the width and height of a picture in pixels, and whether EXIF turns it.
+
+    Return None if the header of the picture cannot be read.
+    """
     from smallfiles.images.decoding import orientation  # no other source needs it, nor what follows
     from smallfiles.images.picture import size_of
 
@@ -245,24 +255,24 @@ def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:
 
 
 def none_left(path: Path, what: str, expected: str) -> SourceError:
-    """The error for annotations of which nothing is left."""
+    """Return the error for annotations that match no image, or of which nothing is left."""
     return SourceError(
         f"{path} {what}", expected=expected, next_step="Check that images and annotations belong together"
     )
 
 
 def moving(names: list[str]) -> list[str]:
-    """The fields among these that count pixels of the picture."""
+    """Return those of the fields `names` that count pixels of the picture."""
     found = [name for name in names if is_boxes(name) or name in ("keypoints", "segments")]
     return [*found, *(name for name in names if name == "area" and "boxes" in found)]
 
 
 def moved(source: Source, short_side: int) -> Source:
-    """Return the source with the boxes and polygons of its scaled pictures.
+    """Scale the boxes and polygons of a source as its pictures will be scaled.
 
     Args:
-        source: Its pictures are opened once, for their sizes.
-        short_side: What pictures with a longer shorter side are scaled to.
+        source: The source. Its pictures are opened once, for their sizes.
+        short_side: The length in pixels to which the shorter side of larger pictures is scaled.
 
     Raises:
         UsageError: Boxes are not lists of numbers, or pictures have keypoints.
@@ -304,7 +314,11 @@ def _immovable(name: str, what: str) -> UsageError:
 
 
 def _moved(column: pa.Array, name: str, scale: Numbers) -> pa.Array:
-    """A column of lists, or of lists of lists, with each number scaled as its place among x and y says."""
+    """Scale the numbers in a column of lists, or of lists of lists.
+
+    The position of a number in its list determines whether it is an x or a y. Fractions of the picture are
+    returned unchanged.
+    """
     levels, flat, rows = [], column, np.arange(len(column))
     place = np.zeros(len(column), np.int64)
     while pa.types.is_list(flat.type):

@@ -47,7 +47,7 @@ _IDS = (int, str)
 
 
 def recognises(file: Path) -> bool:
-    """Whether a file is a JSON of boxes as COCO's, by its beginning and its end."""
+    """Check by its beginning and its end whether a file is a JSON of boxes in COCO's form."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -58,7 +58,10 @@ def recognises(file: Path) -> bool:
 
 
 def find(look: Look, options: SourceOptions) -> list[Path]:
-    """The JSON files of boxes in the first folders of a source; `labels` chooses one."""
+    """Return the JSON files of boxes in the first folders of a source.
+
+    If `labels` names a file, return only this.
+    """
     if options.labels is not None:
         return [options.labels] if recognises(options.labels) else []
     files = (look.path / below / name for below, folder in look.first().items() for name in folder.files)
@@ -67,12 +70,12 @@ def find(look: Look, options: SourceOptions) -> list[Path]:
 
 
 def read(tree: Tree, options: SourceOptions, *, documents: Sequence[Path]) -> Samples:
-    """Read one split.
+    """Read the images and boxes of one split.
 
     Args:
         tree: The folder.
         options: `split` chooses among the documents.
-        documents: From `find`.
+        documents: The JSON files that `find` returned.
 
     Raises:
         SourceError: The document is damaged, its images are elsewhere, or several documents fit.
@@ -120,7 +123,11 @@ def read(tree: Tree, options: SourceOptions, *, documents: Sequence[Path]) -> Sa
 
 
 def _split_of(file: Path, root: Path) -> str:
-    """`train2017` of `instances_train2017.json`, `train` of `train/_annotations.coco.json`, or nothing."""
+    """Return the split in the name of a file or of its folder, as it is spelled there.
+
+    It is `train2017` for `instances_train2017.json`, and `train` for `train/_annotations.coco.json`. Return
+    an empty text if there is no split in either name.
+    """
     stem = _PREFIXES.sub("", file.stem)
     if canonical_split(stem):
         return stem
@@ -131,7 +138,12 @@ def _split_of(file: Path, root: Path) -> str:
 def _on_disk(
     tree: Tree, file: Path, split: str, names: list[str]
 ) -> tuple[pa.StringArray, pa.StringArray, Notes]:
-    """The path of each image, null where it is missing; files beside them; and a note."""
+    """Find the images of a document on disk.
+
+    Returns:
+        The path of each image, which is null for a missing image; the paths of other images beside them; and
+        a note.
+    """
     if not names:
         raise none_left(file, "has no images", "at least one")
     path, samples = tree.root, tree.paths()
@@ -156,7 +168,10 @@ def _on_disk(
 
 
 def _folders(tree: Tree, file: Path, split: str) -> list[list[str]]:
-    """Where the images may be, the likeliest first; folders of other splits are not among them."""
+    """Return the folders that may contain the images, the likeliest first, in up to three groups.
+
+    Folders of other splits are not included.
+    """
     path, own = tree.root.absolute(), file.absolute().parent
     found = {above for folder in tree.folders if folder.files for above in folders_above(folder.prefix)}
     tiers: list[list[str]] = [[], [], []]
@@ -171,7 +186,10 @@ def _folders(tree: Tree, file: Path, split: str) -> list[list[str]]:
 
 
 def _join_as_text(document: _Document, row_of: dict[Any, int]) -> dict[Any, int]:
-    """The row of each image by either form of its id; empty if annotations and images have the same form."""
+    """Return the row of each image by both forms of its id, as a number and as text.
+
+    Return an empty dictionary if annotations and images write ids in the same form.
+    """
     found = (each.get("image_id") for each in document.objects("annotations"))
     used = {each for each in found if type(each) in _IDS}
     texts = {str(each): row for each, row in row_of.items()}
@@ -180,7 +198,7 @@ def _join_as_text(document: _Document, row_of: dict[Any, int]) -> dict[Any, int]
 
 
 def _boxes(document: _Document, row_of: dict[Any, int]) -> tuple[Boxes, tuple[str, ...], Notes, Notes]:
-    """The boxes of images on disk, the names of the classes, notes, and what was left out."""
+    """Return the boxes of images on disk, the names of the classes, notes, and notes on what was left out."""
     annotations = document.objects("annotations")
     images = document.column(annotations, "image_id", int, str)
     unknown = [each for each in images if each not in row_of]
@@ -244,14 +262,17 @@ def _lost(document: _Document, what: str, why: str, next_step: str) -> SourceErr
 
 
 def _names(document: _Document) -> dict[int, str]:
-    """The name of each category."""
+    """Return the name of each category by its id."""
     categories = document.objects("categories")
     ids = document.column(categories, "id", int)
     return dict(zip(ids, document.column(categories, "name", str), strict=True))
 
 
 def _classes(document: _Document, boxed: Objects) -> tuple[Numbers, tuple[str, ...], Notes]:
-    """The class of each box, numbered in the order of category ids; the names; a note if numbers changed."""
+    """Return the class number of each box, the names of the classes, and a note if numbers differ from ids.
+
+    Classes are numbered in the order of their category ids.
+    """
     names = _names(document)
     if len(names) < len(document.objects("categories")):
         raise document.bad("gives several categories one id")
@@ -283,7 +304,10 @@ def _corners(document: _Document, boxed: Objects) -> Numbers:
 
 
 def _polygons(document: _Document, boxed: Objects) -> tuple[pa.ListArray | None, Sequence[int], list[object]]:
-    """Polygons, the box of each, and the annotations that have a mask of another kind."""
+    """Return the polygons, and the number of each polygon's box. The polygons are None if there are none.
+
+    The third value holds the ids of annotations that have another kind of mask.
+    """
     found, owners, encoded = [], array("q"), []
     for box, each in enumerate(boxed):
         rings = each.pop("segmentation", None)  # frees it: a third of a gigabyte in COCO
@@ -307,7 +331,7 @@ def _keypoints(document: _Document, boxed: Objects) -> pa.ListArray | None:
 
 @dataclass(frozen=True)
 class _Document:
-    """The parsed file; faults in it are named with its path."""
+    """The parsed JSON file. Error messages about its contents name its path."""
 
     file: Path
     parsed: dict[str, Any]
@@ -323,7 +347,7 @@ class _Document:
         return cls(file, parsed)
 
     def objects(self, name: str) -> Objects:
-        """A list of objects."""
+        """Return the list of objects in the entry `name`. Raise an error if it is not a list of objects."""
         found = self.parsed.get(name)
         if not isinstance(found, list):
             raise self.bad(f"has no list of {name}")
@@ -333,7 +357,7 @@ class _Document:
         return found
 
     def column(self, objects: Objects, name: str, *kinds: type) -> list[Any]:
-        """An entry of each object."""
+        """Return the entry `name` of each object. Raise an error if an entry is not one of `kinds`."""
         found = [each.get(name) for each in objects]
         if not set(map(type, found)) <= {*kinds}:
             odd = next(each for each in objects if type(each.get(name)) not in kinds)
@@ -341,14 +365,17 @@ class _Document:
         return found
 
     def numbers(self, objects: Objects, name: str, usual: float | None = None) -> Numbers:
-        """A number of each object, or the usual one where it has none."""
+        """Return the number in the entry `name` of each object.
+
+        For an object without this entry, use `usual`.
+        """
         found = [usual if (number := each.get(name)) is None else number for each in objects]
         if not set(map(type, found)) <= {*_NUMBERS, bool}:
             self.column(objects, name, int, float, bool)
         return self.floats(name, found)
 
     def floats(self, name: str, numbers: Sequence[Any]) -> Numbers:
-        """Numbers as floats; a whole number that is larger than all floats is refused."""
+        """Convert numbers to floats. Refuse a whole number that is too large for a float."""
         try:
             return np.array(numbers, np.float64)
         except OverflowError:
@@ -363,7 +390,10 @@ class _Document:
 
 
 def _compact(found: dict[str, Any]) -> dict[str, Any]:
-    """An object of the JSON with the numbers of polygons and points in arrays: a quarter of the memory."""
+    """Return a JSON object after converting the numbers of its polygons and points to arrays.
+
+    The arrays take a quarter of the memory.
+    """
     if type(rings := found.get("segmentation")) is list:
         found["segmentation"] = [_packed(ring) for ring in rings]
     if "keypoints" in found:

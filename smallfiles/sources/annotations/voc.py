@@ -56,7 +56,14 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Xml:
-    """One file: width and height of the image, its boxes, how many objects have none, the image it names."""
+    """The contents of one XML file.
+
+    Args:
+        size: Width and height of the image in pixels.
+        boxes: The boxes.
+        without: Number of objects without a box.
+        image: Name of the image that the file states.
+    """
 
     size: tuple[int, int]
     boxes: list[_Box]
@@ -65,7 +72,7 @@ class _Xml:
 
 
 def recognises(look: Look) -> bool:
-    """Whether a folder has images with such files: in `Annotations` beside them, or in its splits."""
+    """Check whether a folder has images with XML files: in `Annotations` beside them, or in its splits."""
     tops = look.at().folders
     has_images = bool({top.lower() for top in tops} & {*_IMAGES})
     for name, folder in look.first().items():
@@ -75,7 +82,7 @@ def recognises(look: Look) -> bool:
 
 
 def _begins(where: Path, folder: Folder) -> bool:
-    """Whether the first XML of a folder is an annotation."""
+    """Check whether the first XML of a folder is an annotation."""
     first = next((name for name in folder.files if name.lower().endswith(".xml")), None)
     if first is None:
         return False
@@ -84,10 +91,10 @@ def _begins(where: Path, folder: Folder) -> bool:
 
 
 def read(tree: Tree, options: SourceOptions) -> Samples:
-    """Read one split.
+    """Read the images and boxes of one split.
 
     Raises:
-        SourceError: A file is malformed, no image has one, or the split does not exist.
+        SourceError: An XML is malformed, no image has an XML, or the split does not exist.
     """
     path, pairs = tree.root, _pairs(tree.folders)
     if not pairs:
@@ -132,7 +139,10 @@ def read(tree: Tree, options: SourceOptions) -> Samples:
 
 
 def _other_names(path: Path, kept: Sequence[tuple[str, str, str]], pairs: Sequence[_Pair]) -> list[str]:
-    """The XML files that name no image of the set; one that names another image than its own is refused."""
+    """Return the XML files that state the name of an image that is not in the set.
+
+    Refuse an XML that states another image of the set than the one with the XML's own name.
+    """
     stems = {stem for pair in pairs for stem in pair.images}
     stale = []
     for key, xml, image in kept:
@@ -152,7 +162,7 @@ class _Pair:
     """A folder of images and its XML files.
 
     Args:
-        folder: The images.
+        folder: The folder of the images.
         images: Path of each image by its stem.
         xmls: Path of each XML by its stem.
     """
@@ -163,7 +173,7 @@ class _Pair:
 
 
 def _pairs(folders: Sequence[Folder]) -> list[_Pair]:
-    """The folders of images with XML files in them, or in `Annotations` beside them."""
+    """Return the folders of images that have XML files in them, or in `Annotations` beside them."""
     by_path = {folder.path.lower(): folder for folder in folders}
     found = []
     for folder in folders:
@@ -182,7 +192,11 @@ def _by_stem(folder: Folder, names: Sequence[str]) -> dict[str, str]:
 def _of_split(
     path: Path, pairs: Sequence[_Pair], options: SourceOptions
 ) -> tuple[list[tuple[_Pair, str]], str, Notes]:
-    """Pair and stem of each image of the split, also of listed ones without a file, its name, and notes."""
+    """Return the images of the chosen split, the name of the split, and notes.
+
+    An image is given by its pair of folders and its stem. Images that a list of the split names are included
+    even if they have no file.
+    """
     lists = {pair.folder: _lists(path / pair.folder / "../ImageSets/Main") for pair in pairs}
     listed = {name for each in lists.values() for name in each}
     folders = {pair.folder: next(filter(canonical_split, pair.folder.split("/")), "") for pair in pairs}
@@ -201,7 +215,7 @@ def _of_split(
 
 
 def _lists(folder: Path) -> dict[str, list[str]]:
-    """The stems of each split."""
+    """Return the stems of the images of each split that a file in `ImageSets/Main` lists."""
     files = [file for file in folder.glob("*.txt") if canonical_split(file.stem) or file.stem == "trainval"]
     return {file.stem: [line.strip() for _, line in lines_of(read_text(file))] for file in files}
 
@@ -248,7 +262,7 @@ class _WithoutDoctype(TreeBuilder):
 
 
 def _parsed(data: bytes) -> Element:
-    """The root of an XML without a document type."""
+    """Parse an XML that has no document type, and return its root."""
     root = XML(data, XMLParser(target=_WithoutDoctype()))
     if root.tag != "annotation":
         raise ValueError(f"its root is {root.tag[:40]}")

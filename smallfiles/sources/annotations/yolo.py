@@ -50,17 +50,17 @@ _VISIBLE = 2.0
 _NONE = array("d")
 _LEAST_SHARE = 0.5
 _SLACK = 0.01
-"""By how much a fraction may lie outside of 0 to 1."""
+"""By how much a number may be below 0 or above 1 and still count as a fraction."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a line of a set holds.
+    """What each line of a label file holds.
 
     Args:
-        classes: How many there are; very many if unknown.
-        points: Number of points of each box; 0 if it has none.
-        per_point: Numbers of each point.
+        classes: Number of classes. If it is unknown, this is a very large number.
+        points: Number of points per box. It is 0 if boxes have no points.
+        per_point: Number of numbers per point.
     """
 
     classes: int
@@ -68,7 +68,7 @@ class _Kind:
     per_point: int = 3
 
     def expected(self) -> str:
-        """In words."""
+        """Return a description of a line, for messages."""
         which = f"a class below {self.classes}" if self.classes < _ANY else "the number of a class"
         points = (
             f", then {self.points} points of {self.per_point} numbers"
@@ -80,13 +80,13 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One box.
+    """One line of a label file, which is one box.
 
     Args:
-        label: Its class.
+        label: The class of the box.
         box: x1, y1, x2, y2 as fractions.
-        points: x, y and visibility of its points in turn.
-        polygon: x and y in turn.
+        points: x, y and visibility of each of its points, one after the other.
+        polygon: x and y of each corner of its polygon, one after the other.
     """
 
     label: int
@@ -96,7 +96,7 @@ class _Line:
 
 
 def recognises(look: scanning.Look) -> bool:
-    """Whether a folder (or one of its splits) has `images`, and `labels` with lines of numbers."""
+    """Check whether a folder or one of its splits has `images`, and `labels` with lines of numbers."""
     for name, folder in look.first().items():
         if {"images", "labels"} <= {*folder.folders}:
             labels = f"{name}/labels".lstrip("/")
@@ -116,7 +116,7 @@ def _has_boxes(file: Path) -> bool:
 
 
 def read(tree: scanning.Tree, options: SourceOptions) -> Samples:
-    """Read one split.
+    """Read the images and boxes of one split.
 
     Raises:
         SourceError: A line is malformed, an image cannot be read, or the split does not exist.
@@ -171,18 +171,24 @@ def read(tree: scanning.Tree, options: SourceOptions) -> Samples:
 
 
 def _labels(folder: scanning.Folder) -> str:
-    """The folder of the label files of a folder of images: the last `images` in its path replaced."""
+    """Return the folder of the label files for a folder of images.
+
+    The last `images` in the path is replaced by `labels`. Without `images`, it is the folder itself.
+    """
     before, found, after = f"/{folder.path}/".rpartition("/images/")
     return f"{before}/labels/{after}".strip("/") if found else folder.path
 
 
 def _split_of(folder: scanning.Folder) -> str:
-    """The split in the path of a folder, as it is spelled there."""
+    """Return the split in the path of a folder, as it is spelled there.
+
+    Return an empty text if there is none.
+    """
     return next(filter(canonical_split, folder.path.split("/")), "")
 
 
 def _refuse_other_folders(path: Path, about: Described, split: str, folders: Sequence[str]) -> None:
-    """Refuse a `data.yaml` that names other folders for the images of a split than those that are read."""
+    """Refuse a `data.yaml` that names other folders of a split's images than the folders that are read."""
     named = about.folders.get(split, ())
     pairs = {(place, folder) for place in named for folder in folders if _is_of(place, folder)}
     agree = {place for place, _ in pairs} == {*named} and {folder for _, folder in pairs} == {*folders}
@@ -197,14 +203,17 @@ def _refuse_other_folders(path: Path, about: Described, split: str, folders: Seq
 
 
 def _is_of(place: str, folder: str) -> bool:
-    """Whether a place in `data.yaml` is a folder, or above it; what is above the set is often wrong there."""
+    """Check whether a place in `data.yaml` is the given folder, or a folder above it.
+
+    The part of the place that is above the set is ignored if necessary, because it is often wrong.
+    """
     parts = [part for part in place.split("/") if part not in ("", ".", "..")]
     tops = len(parts) if place.startswith(("/", "..")) else 1
     return not parts or any(f"{folder}/".startswith("/".join(parts[at:]) + "/") for at in range(tops))
 
 
 def _lines(file: Path | None, kind: _Kind) -> list[_Line]:
-    """The boxes in a label file; none without one."""
+    """Return the boxes in a label file. Return none if there is no file."""
     if file is None:
         return []
     return [_line(file, number, line, kind) for number, line in scanning.lines_of(scanning.read_text(file))]
@@ -233,7 +242,11 @@ def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
 
 
 def _refuse_unclear(path: Path, lines: list[_Line]) -> None:
-    """Refuse polygons that may be boxes with points: of one length, with most points in their boxes."""
+    """Refuse polygons that may be boxes with points.
+
+    This is the case if all have the same length and at least half of them would have their points in their
+    boxes.
+    """
     lengths = {len(line.polygon) for line in lines}
     if len(lengths) != 1 or sum(map(_may_be_points, lines)) < _LEAST_SHARE * len(lines):
         return
@@ -248,7 +261,7 @@ def _refuse_unclear(path: Path, lines: list[_Line]) -> None:
 
 
 def _may_be_points(line: _Line) -> bool:
-    """Whether the numbers of a polygon may be a box within the image, and points in it."""
+    """Check whether the numbers of a polygon may be a box within the image, and points in this box."""
     x, y, width, height, *rest = line.polygon
     right, down = width / 2 + _SLACK, height / 2 + _SLACK
     is_box = min(width, height) > 0 and right - 2 * _SLACK <= x <= 1 - right + 2 * _SLACK
@@ -271,7 +284,7 @@ def _are_fractions(numbers: Sequence[float]) -> bool:
 
 
 def _triples(found: Sequence[float], per_point: int) -> array[float]:
-    """x, y and visibility of each point; points without one are visible."""
+    """Return x, y and visibility of each point. Points without a visibility count as visible."""
     if per_point == 3:
         return array("d", found)
     pairs = zip(found[::2], found[1::2], strict=False)
@@ -279,7 +292,10 @@ def _triples(found: Sequence[float], per_point: int) -> array[float]:
 
 
 def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
-    """Width and height of each image, 0 where there is no key, and the images that EXIF turns."""
+    """Return the width and height of each image in pixels, and the keys of the images that EXIF turns.
+
+    Width and height are 0 where the key is None.
+    """
     store = FolderStore(path, follow_links=True)  # its links were checked by the walk
 
     def size(key: str | None) -> tuple[int, int, bool]:
@@ -299,7 +315,7 @@ def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
 
 
 def _boxes(found: list[list[_Line]], sizes: Numbers, has_points: bool) -> Boxes:
-    """Boxes in pixels."""
+    """Convert the lines of all images to boxes in pixels."""
     lines = [line for lines in found for line in lines]
     rows = np.repeat(np.arange(len(found)), [len(lines) for lines in found])
     scale = sizes[rows].astype(np.float64)
@@ -328,13 +344,14 @@ _LINE = re.compile(rf"[ \t]*(?:-|(\d+)[ \t]*:)[ \t]+({_SCALAR})[ \t]*$")
 
 @dataclass(frozen=True)
 class Described:
-    """Read what the files beside `images` and `labels` declare.
+    """What the files beside `images` and `labels` declare about a set.
 
     Args:
-        file: The file of class names; None if there is none.
+        file: The file of class names. It is None if there is no such file.
         classes: Class names in the order of their numbers.
-        shape: Of points: nothing, or their number and 2 or 3.
-        folders: The places of the images of each split that `data.yaml` names.
+        shape: The number of points per box, and 2 or 3 numbers per point. It is empty if boxes have no
+            points.
+        folders: The places of each split's images that `data.yaml` names.
     """
 
     file: Path | None
@@ -344,7 +361,7 @@ class Described:
 
 
 def describe(path: Path, ignore: Sequence[str] = ()) -> Described:
-    """Read the class names of a set, and what else describes it.
+    """Read the class names of a set, and what else its files declare.
 
     Raises:
         SourceError: A file cannot be read.
@@ -368,7 +385,10 @@ def describe(path: Path, ignore: Sequence[str] = ()) -> Described:
 
 
 def _entry(file: Path, text: str, name: str, *, may_be_text: bool = False) -> tuple[str, ...]:
-    """The list (or the one text) in an entry of the top level; empty if there is no such entry."""
+    """Return the list in a top-level entry of a YAML file. Return an empty tuple if there is no such entry.
+
+    With `may_be_text`, the entry may also be a single text.
+    """
     found = re.search(rf"(?m)^{name}[ \t]*:(?=\s)(.*(?:\n(?:[ \t\]}}-].*|[ \t]*$))*)", text)
     if found is None:
         return ()
@@ -388,7 +408,7 @@ def _entry(file: Path, text: str, name: str, *, may_be_text: bool = False) -> tu
 
 
 def _all_of(pattern: re.Pattern[str], text: str) -> tuple[list[re.Match[str]], str]:
-    """Matches one after the other, and what is left."""
+    """Match a pattern repeatedly, and return the matches and the rest of the text."""
     found, at = [], 0
     while text[at:].strip() and (match := pattern.match(text, at)):
         found.append(match)

@@ -34,24 +34,24 @@ from smallfiles.sources.synthetic.pictures import SyntheticPlan
 __all__ = ["LAYOUTS", "Made", "make"]
 
 _AHEAD = 64
-"""Pictures drawn ahead of writing; bounds memory."""
+"""Number of pictures that are drawn ahead of writing, which bounds memory."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What was made, with the truth to check a loader against.
+    """A synthetic data set that was made, with the truth to check a loader against.
 
     Args:
         path: The folder.
         layout: One of `LAYOUTS`.
         images: Number of pictures in all splits.
-        bytes: Sum of their files.
-        seconds: Time it took.
-        files: Relative path of each picture; for a member of a tar, behind the name of the tar.
-        targets: For each file the label (rank of the sorted wnid or folder name) or the captions;
-            also for test pictures, whose class is in no file.
+        bytes: Total size of their files in bytes.
+        seconds: Time that making them took.
+        files: Relative path of each picture. For a member of a tar, it follows the name of the tar.
+        targets: For each file, the label (rank of the sorted wnid or folder name) or the captions. Test
+            pictures have a target too, although no file states their class.
         splits: For each file `train`, `val` or `test`.
-        classes: wnids or folder names in label order; empty for captions and masks.
+        classes: wnids or folder names in label order. It is empty for captions and masks.
     """
 
     path: Path
@@ -66,7 +66,10 @@ class Made:
 
     @property
     def truth(self) -> dict[str, Any]:
-        """Target by file name without folders; names are unique in every layout."""
+        """The target of each picture by its file name without folders.
+
+        These names are unique in every layout.
+        """
         return {PurePosixPath(f).name: target for f, target in zip(self.files, self.targets, strict=True)}
 
 
@@ -103,13 +106,13 @@ def make(
     This gives the course thousands of small files of realistic sizes on any machine.
 
     Args:
-        out: The folder to create; must not exist.
+        out: The folder to create. It must not exist.
         layout: One of `LAYOUTS`.
-        count: Number of pictures in all splits; a twentieth of Kaggle's are for testing.
+        count: Number of pictures in all splits. In Kaggle's layout, a twentieth of them are for testing.
         seed: Another seed gives other pictures.
         classes: Number of classes, at most 1,000.
-        val: How many of `count` are for validation; a tenth by default where the layout has them.
-        size: Typical width and height in pixels; smaller ones for quick tests.
+        val: How many of `count` are for validation. The default is a tenth if the layout has such a split.
+        size: Typical width and height in pixels. Smaller pictures suit quick tests.
 
     Returns:
         What was made.
@@ -117,7 +120,7 @@ def make(
     Raises:
         UsageError: The numbers make no sense.
         OutputExistsError: `out` exists.
-        ResourceError: Not enough space; nothing is left behind.
+        ResourceError: There is not enough space. Nothing is left behind.
     """
     started = monotonic()
     plan = SyntheticPlan(seed, *_parts(layout, count, val), classes, size)
@@ -155,7 +158,7 @@ def make(
 
 
 def _parts(layout: str, count: int, val: int | None) -> tuple[int, int, int]:
-    """Number of training, validation and test pictures."""
+    """Return the number of training, validation and test pictures."""
     if layout not in LAYOUTS:
         raise UsageError(
             f"the layout {layout!r} is unknown",

@@ -48,17 +48,23 @@ def _all_classes() -> tuple[tuple[str, str], ...]:
 
 
 def wnids(classes: int) -> tuple[str, ...]:
-    """The first WordNet numbers in sorted order; the index is the label that training code uses."""
+    """Return the first `classes` WordNet numbers in sorted order.
+
+    The index is the label that training code uses.
+    """
     return tuple(wnid for wnid, _ in _all_classes()[:classes])
 
 
 def class_words(classes: int) -> tuple[str, ...]:
-    """The names of the classes, several per class separated by ", "."""
+    """Return the names of the classes. The names of one class are separated by ", "."""
     return tuple(names for _, names in _all_classes()[:classes])
 
 
 def ilsvrc_ids(classes: int, seed: int) -> tuple[int, ...]:
-    """The devkit's number of each class, 1 to `classes`, in another order than the sorted wnids."""
+    """Return the devkit's number of each class, from 1 to `classes`.
+
+    Their order differs from the sorted wnids.
+    """
     ids = list(range(1, classes + 1))
     random.Random(f"ilsvrc ids {seed}").shuffle(ids)
     if classes > 1 and ids == sorted(ids):
@@ -79,40 +85,46 @@ _FIELDS = (
 
 
 def folder_names(plan: SyntheticPlan) -> list[str]:
-    """Folder of each class, named after what it shows: `red_blue_disc`."""
+    """Return the folder of each class, which is named after what the class shows, such as `red_blue_disc`."""
     looks = map(look_of, range(plan.classes))
     return [f"{look.colour}_{look.core}_{look.shape}" for look in looks]
 
 
 def folder_labels(plan: SyntheticPlan) -> list[int]:
-    """ImageFolder's label of each picture: the rank of its folder among the sorted names."""
+    """Return ImageFolder's label of each picture, which is the rank of its folder among the sorted names."""
     names = folder_names(plan)
     rank = {name: place for place, name in enumerate(sorted(names))}
     return [rank[names[plan.label(index)]] for index in range(plan.count)]
 
 
 def folder_paths(plan: SyntheticPlan) -> list[str]:
-    """`red_blue_disc/red_blue_disc_00012.jpg`."""
+    """Return the path of each picture in class folders, such as `red_blue_disc/red_blue_disc_00012.jpg`."""
     names = folder_names(plan)
     labels = [plan.label(index) for index in range(plan.count)]
     return [f"{names[label]}/{names[label]}_{index:05d}.jpg" for index, label in enumerate(labels)]
 
 
 def prepared_paths(plan: SyntheticPlan) -> list[str]:
-    """`train/<wnid>/…` and `val/<wnid>/…`, as training code for ImageNet expects."""
+    """Return the path of each picture, `train/<wnid>/…` or `val/<wnid>/…`.
+
+    Training code for ImageNet expects these paths.
+    """
     train = [f"train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.indices("train")]
     return train + [f"val/{_wnid(plan, i)}/{_val_name(plan, i)}" for i in plan.indices("val")]
 
 
 def kaggle_paths(plan: SyntheticPlan) -> list[str]:
-    """Kaggle's tree: class folders for training, flat validation and test."""
+    """Return the path of each picture in Kaggle's tree.
+
+    Training pictures are in class folders. Validation and test pictures are in flat folders.
+    """
     train = [f"{_KAGGLE}/train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.indices("train")]
     val = [f"{_KAGGLE}/val/{_val_name(plan, i)}" for i in plan.indices("val")]
     return train + val + [f"{_KAGGLE}/test/{_test_name(plan, i)}" for i in plan.indices("test")]
 
 
 def official_paths(plan: SyntheticPlan) -> list[str]:
-    """The tar, the tar inside it, the member."""
+    """Return the path of each picture: the tar, the tar inside it if there is one, and the member."""
     train = [f"{_TRAIN_TAR}/{_wnid(plan, i)}.tar/{_train_name(plan, i)}" for i in plan.indices("train")]
     return train + [f"{_VAL_TAR}/{_val_name(plan, i)}" for i in plan.indices("val")]
 
@@ -122,12 +134,18 @@ def _wnid(plan: SyntheticPlan, index: int) -> str:
 
 
 def _train_name(plan: SyntheticPlan, index: int) -> str:
-    """`n01440764_12.JPEG`: as in ImageNet, the number is that of the picture."""
+    """Return the name of a training picture, such as `n01440764_12.JPEG`.
+
+    As in ImageNet, the number after the wnid belongs to the picture.
+    """
     return f"{_wnid(plan, index)}_{index}.JPEG"
 
 
 def _val_name(plan: SyntheticPlan, index: int) -> str:
-    """`ILSVRC2012_val_00000001.JPEG`: counts from 1, independent of the class."""
+    """Return the name of a validation picture, such as `ILSVRC2012_val_00000001.JPEG`.
+
+    The number counts from 1, and does not depend on the class.
+    """
     return f"ILSVRC2012_val_{index - plan.train + 1:08d}.JPEG"
 
 
@@ -153,7 +171,7 @@ def write_kaggle_tables(plan: SyntheticPlan, root: Path) -> None:
 
 
 def _write_list(path: Path, names: Sequence[str]) -> None:
-    """`name line-number`, names without their suffix."""
+    """Write a list of pictures with one `name line-number` per line. The names have no suffix."""
     _write_lines(path, [f"{name.removesuffix('.JPEG')} {line}" for line, name in enumerate(names, 1)])
 
 
@@ -164,7 +182,7 @@ def _write_solution(path: Path, plan: SyntheticPlan, names: dict[int, str]) -> N
 
 
 def _boxes(plan: SyntheticPlan, index: int) -> str:
-    """`wnid x1 y1 x2 y2 ` for each object of the class, with the blank at the end."""
+    """Return `wnid x1 y1 x2 y2 ` for each object of the picture's class, including the blank at the end."""
     things = plan.scene(index).things
     boxes = [thing.box for thing in things if thing.look == things[0].look]
     return "".join(f"{_wnid(plan, index)} {' '.join(map(str, box))} " for box in boxes)
@@ -175,7 +193,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def write_official_tars(plan: SyntheticPlan, root: Path, draw: Draw) -> None:
-    """Write the tar of tars and the flat one."""
+    """Write the tar of tars for training, and the flat tar for validation."""
     members: list[list[int]] = [[] for _ in range(plan.classes)]
     for index in plan.indices("train"):
         members[plan.label(index)].append(index)
@@ -251,24 +269,27 @@ _FOLDER = "flickr30k_images"
 
 
 def flickr_names(plan: SyntheticPlan) -> list[str]:
-    """File names: Flickr's numbers, ascending, the first as in the real set."""
+    """Return the file names of the pictures.
+
+    They are ascending numbers as on Flickr, and the first is the first name of the real set.
+    """
     dice = random.Random(f"flickr {plan.seed}")
     first, step = 1_000_092_795, 7_000_000_000 // plan.count
     return [f"{first + i * step + (dice.randrange(step) if i else 0)}.jpg" for i in range(plan.count)]
 
 
 def flickr_paths(plan: SyntheticPlan) -> list[str]:
-    """Where picture `i` is."""
+    """Return the path of each picture."""
     return [f"{_FOLDER}/{_FOLDER}/{name}" for name in flickr_names(plan)]
 
 
 def flickr_captions(plan: SyntheticPlan) -> list[list[str]]:
-    """Five captions of each picture."""
+    """Return the five captions of each picture."""
     return [describe(plan.scene(i), i, plan.seed) for i in range(plan.count)]
 
 
 def bad_image(plan: SyntheticPlan) -> int:
-    """Index of the picture whose last row is malformed: line 20001 in the full set."""
+    """Return the index of the picture whose last row is malformed. In the full set, this is line 20001."""
     return max(0, plan.count * (_BAD_IMAGE + 1) // _IMAGES - 1)
 
 
@@ -294,7 +315,7 @@ def _csv(plan: SyntheticPlan, files: list[str], captions: list[list[str]]) -> st
 
 
 def karpathy(plan: SyntheticPlan, files: list[str], captions: list[list[str]]) -> list[dict[str, Any]]:
-    """The entries of Karpathy's JSON, which lists only some of the pictures."""
+    """Return the entries of Karpathy's JSON, which lists only some of the pictures."""
     missing = max(1, round(plan.count * _NOT_IN_SPLIT / _IMAGES)) if plan.count > 1 else 0
     dice = random.Random(f"split {plan.seed}")
     known = sorted(dice.sample(range(plan.count), plan.count - missing))
@@ -319,10 +340,12 @@ def _entry(imgid: int, name: str, five: list[str], split: str) -> dict[str, Any]
 
 
 def describe(scene: Scene, index: int, seed: int) -> list[str]:
-    """Five true captions of a scene in the style of Flickr30K: tokens separated by blanks, some with quotes.
+    """Return five true captions of a scene in the style of Flickr30K.
+
+    Tokens are separated by blanks, and some captions contain quotes.
 
     Args:
-        scene: From `compose` with the same seed and index.
+        scene: A scene that `compose` made with the same seed and index.
         index: Number of the picture.
         seed: Seed of the data set.
     """
@@ -360,7 +383,7 @@ def _relation(main: Thing, others: list[Thing]) -> str:
 
 
 def numbered_paths(plan: SyntheticPlan) -> list[str]:
-    """`images/00012.jpg`, in both layouts."""
+    """Return the path of each picture, such as `images/00012.jpg`, for `segmentation` and `table`."""
     return [f"images/{index:05d}.jpg" for index in range(plan.count)]
 
 
@@ -372,7 +395,7 @@ def write_masks(plan: SyntheticPlan, root: Path) -> None:
 
 
 def mask(scene: Scene) -> bytes:
-    """The PNG file of the class numbers of a scene's pixels."""
+    """Return a PNG file with the class number of each pixel of a scene."""
     canvas = Image.new("L", (scene.width, scene.height))
     pen = ImageDraw.Draw(canvas)
     for thing in reversed(scene.things):
@@ -383,12 +406,12 @@ def mask(scene: Scene) -> bytes:
 
 
 def weight(scene: Scene) -> float:
-    """What the main object would weigh: it grows with its area."""
+    """Return the weight of the main object, a number to predict. It grows with the area of the object."""
     return round(scene.things[0].radius ** 2 / 500, 2)
 
 
 def write_labels(plan: SyntheticPlan, root: Path) -> None:
-    """Write `labels.csv`, in shuffled order."""
+    """Write `labels.csv` with its rows in shuffled order."""
     names = folder_names(plan)
     rows = [
         (path, names[plan.label(i)], weight(plan.scene(i))) for i, path in enumerate(numbered_paths(plan))

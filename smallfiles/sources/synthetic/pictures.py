@@ -84,7 +84,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Thing:
-    """One object of a scene; lengths in pixels, `turn` in degrees, `x`, `y` its centre."""
+    """One object of a scene.
+
+    Lengths are in pixels. `turn` is its rotation in degrees, and `x`, `y` is its centre.
+    """
 
     look: Look
     x: int
@@ -94,7 +97,7 @@ class Thing:
 
     @property
     def box(self) -> tuple[int, int, int, int]:
-        """Corners x1, y1, x2, y2 of the square around it."""
+        """Corners x1, y1, x2, y2 of the square around the object, in pixels."""
         return self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius
 
 
@@ -103,11 +106,11 @@ class Scene:
     """The contents of a picture.
 
     Args:
-        width: In pixels.
-        height: In pixels.
+        width: Width of the picture in pixels.
+        height: Height of the picture in pixels.
         backdrop: Colour of the background.
-        things: The objects; those of the scene's class first.
-        detail: Normally distributed; determines the strength of the noise and the quality.
+        things: The objects. The main object, which has the scene's class, comes first.
+        detail: A normally distributed number that determines the strength of the noise and the JPEG quality.
     """
 
     width: int
@@ -118,12 +121,12 @@ class Scene:
 
     @property
     def quality(self) -> int:
-        """Of the JPEG file."""
+        """The quality of the JPEG file."""
         return round(103 - 10 * math.exp(-0.45 * self.detail))
 
 
 def look_of(label: int) -> Look:
-    """The look of a class; all 1,000 differ."""
+    """Return the look of a class. All 1,000 classes look different."""
     colours = tuple(COLOURS)
     colour = label % len(colours)
     core = colours[(colour + 1 + label % _CORES) % len(colours)]
@@ -134,7 +137,7 @@ def compose(index: int, label: int, seed: int, size: tuple[int, int]) -> Scene:
     """Compose the scene of picture `index`.
 
     Args:
-        index: Number of the picture; with `seed` it determines everything but the class.
+        index: Number of the picture. Together with `seed`, it determines everything except the class.
         label: Class of the main object.
         seed: Seed of the whole data set.
         size: Typical width and height in pixels.
@@ -147,7 +150,11 @@ def compose(index: int, label: int, seed: int, size: tuple[int, int]) -> Scene:
 
 
 def _dimensions(dice: random.Random, size: tuple[int, int]) -> tuple[int, int]:
-    """Mostly the typical size, one in four in portrait format, a few much larger or smaller."""
+    """Return a random width and height in pixels.
+
+    Most pictures have the typical size, one in four is in portrait format, and a few are much larger or
+    smaller.
+    """
     long, short = max(size), min(size)
     kind = dice.random()
     if kind >= 0.62:
@@ -183,7 +190,7 @@ def draw(scene: Scene, seed: int, index: int) -> Pixels:
     """Draw a scene.
 
     Args:
-        scene: What to draw, from `compose` with the same seed and index.
+        scene: A scene that `compose` made with the same seed and index.
         seed: Seed of the data set.
         index: Number of the picture.
 
@@ -201,7 +208,7 @@ def draw(scene: Scene, seed: int, index: int) -> Pixels:
 
 
 def _patches(scene: Scene, dice: np.random.Generator) -> Pixels:
-    """The backdrop's colour in many shades, at a sixteenth of the size."""
+    """Return patches in many shades of the backdrop's colour, at a sixteenth of the picture's size."""
     shape = scene.height // 16 + 1, scene.width // 16 + 1, 3
     shades = dice.integers(-28, 29, shape) + dice.integers(-28, 29, 3) + BACKDROPS[scene.backdrop]
     return _as_pixels(shades)
@@ -212,7 +219,10 @@ def _as_pixels(values: npt.NDArray[Any]) -> Pixels:
 
 
 def corners(thing: Thing, part: float) -> list[tuple[int, int]]:
-    """The outline of an object, or of its core, which is a `part` of its size."""
+    """Return the corners of the outline of an object, or of its core.
+
+    `part` is the size of the core as a fraction of the object's size. It is 1 for the object itself.
+    """
     count, dent = SHAPES[thing.look.shape]
     corners = []
     for k in range(count):
@@ -223,7 +233,7 @@ def corners(thing: Thing, part: float) -> list[tuple[int, int]]:
 
 
 def natural(dice: np.random.Generator, height: int, width: int) -> npt.NDArray[np.float32]:
-    """Noise around 0 with octaves of equal strength, as in photographs."""
+    """Return noise around 0 whose octaves all have the same strength, as in photographs."""
     fine = dice.integers(-128, 128, (height, width), np.int8).astype(np.float32)
     if min(height, width) < 6:
         return fine
@@ -233,20 +243,20 @@ def natural(dice: np.random.Generator, height: int, width: int) -> npt.NDArray[n
 
 
 def encode(pixels: Pixels, quality: int) -> bytes:
-    """The JPEG file of RGB pixels."""
+    """Encode RGB pixels as a JPEG file."""
     data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, colorsubsampling="420")
     return data
 
 
 @dataclass(frozen=True)
 class SyntheticPlan:
-    """Everything that determines the bytes of a data set, except its layout.
+    """Everything that determines the bytes of a synthetic data set, except its layout.
 
     Args:
         seed: Another seed gives other pictures.
-        train: Number of training pictures; indices 0 to `train` - 1.
-        val: Number of validation pictures; the indices that follow.
-        test: Number of test pictures; the last indices.
+        train: Number of training pictures. Their indices are 0 to `train` - 1.
+        val: Number of validation pictures. Their indices follow those of the training pictures.
+        test: Number of test pictures. They have the last indices.
         classes: Number of classes.
         size: Typical width and height in pixels.
     """
@@ -264,20 +274,23 @@ class SyntheticPlan:
         return self.train + self.val + self.test
 
     def indices(self, split: str) -> range:
-        """Indices of the pictures of `train`, `val` or `test`."""
+        """Return the indices of the pictures of a split: `train`, `val` or `test`."""
         first = {"train": 0, "val": self.train, "test": self.train + self.val}[split]
         return range(first, first + {"train": self.train, "val": self.val, "test": self.test}[split])
 
     def label(self, index: int) -> int:
-        """Class of a picture: each run of `classes` pictures contains every class once, shuffled."""
+        """Return the class of a picture.
+
+        Each run of `classes` pictures contains every class once, in shuffled order.
+        """
         return _deck(index // self.classes, self.seed, self.classes)[index % self.classes]
 
     def scene(self, index: int) -> Scene:
-        """What a picture shows."""
+        """Return the scene that a picture shows."""
         return compose(index, self.label(index), self.seed, self.size)
 
     def file_bytes(self, index: int) -> bytes:
-        """The file of one picture; a function of the plan and `index` only."""
+        """Return the JPEG file of one picture. It depends only on the plan and `index`."""
         scene = self.scene(index)
         return encode(draw(scene, self.seed, index), scene.quality)
 
@@ -285,7 +298,7 @@ class SyntheticPlan:
         """Refuse numbers that make no sense.
 
         Raises:
-            UsageError: Names them.
+            UsageError: A number makes no sense. The message names it.
         """
         splits = f"{self.count} pictures with {self.val} for validation"
         rules = (
