@@ -67,8 +67,9 @@ bench: setup ## measure everything on this machine, one after the other (half an
 	$(py) -m benchmarks slow
 
 OUT ?= results/peers-$(shell date +%F).json
-bench-peers: setup ## ours beside the software of others (an hour; DATA=DIR for your images, FLAGS='--count 1000')
-	$(py) -m benchmarks peers $(if $(DATA),"$(DATA)") $(FLAGS) --save $(OUT)
+bench-peers: ## ours beside the software of others, in .venv-peers (an hour; DATA=DIR for your images, FLAGS='--count 1000')
+	@VENV=.venv-peers tools/setup_peers.sh
+	.venv-peers/bin/python -m benchmarks peers $(if $(DATA),"$(DATA)") $(FLAGS) --save $(OUT)
 
 # Its root is the repository, for the notebooks link to the exercises beside their folder.
 lab: setup ## open JupyterLab at notebook 00

@@ -14,13 +14,14 @@ from typing import Any
 
 from smallfiles.measure.workers import WorkFailed
 
-COMPARE = "python -m pip install -c requirements.lock -e '.[compare]'"
+COMPARE = "make bench-peers, or python -m pip install -c requirements.lock -e '.[compare]'"
 """What installs nearly all of them."""
 
 INSTALL = {
     "datasets": "python -m pip install -c requirements.lock datasets",
     "ffcv": "apt-get install libopencv-dev libturbojpeg0-dev pkg-config; "
     "python -m pip install --no-build-isolation ffcv",
+    "ratarmount": "apt-get install fuse3; python -m pip install -c requirements.lock ratarmount",
     "streaming": "python -m pip install --no-deps mosaicml-streaming; "
     "python -m pip install brotli catalogue python-snappy transformers zstd",
 }

@@ -13,10 +13,12 @@ overlap. And a crop with another filter is another crop: what says `linear` is c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
+from typing import Any
 
 from benchmarks.decoding import MOST_PICTURES, bench_decoding
 from benchmarks.reading import bench_raw_reads
@@ -46,7 +48,7 @@ class PeersConfig(BenchConfig):
     """How to measure all of them."""
 
     repeats: int = option(5, "rounds", least=1)
-    step: Step | None = option("retinanet-b200", "the training step of MLPerf Storage that is imitated")
+    step: Step | None = option(None, "also imitate this training step of MLPerf Storage")
 
 
 def bench_peers(folder: Path, config: PeersConfig | None = None) -> Result:
@@ -62,12 +64,20 @@ def bench_peers(folder: Path, config: PeersConfig | None = None) -> Result:
     Raises:
         ResourceError: Memory has no room for all the copies.
     """
-    found = list(_measured(folder, config or PeersConfig()))
+    found, loads = [], [os.getloadavg()[0]]
+    for part in _measured(folder, config or PeersConfig()):
+        loads.append(os.getloadavg()[0])
+        records = [_with(each, load=loads[-2:]) for each in part.records if each.what != STAGES]
+        found.append(replace(part, records=tuple(records)))
     return Result(
-        tuple(each for part in found for each in part.records if each.what != STAGES),
+        tuple(each for part in found for each in part.records),
         tuple(dict.fromkeys(note for part in found for note in part.notes)),
         tuple(each for part in found for each in part.failed if each.what != STAGES),
     )
+
+
+def _with(record: Record, **facts: Any) -> Record:
+    return replace(record, extra=record.extra | facts)
 
 
 def publish(saved: Path, result: Result) -> None:
@@ -123,6 +133,7 @@ def as_markdown(result: Result) -> str:
         f"{first.repeats} interleaved rounds; quartiles in brackets; our own in bold. Measured on: "
         f"{made['cpu']}, {made['cpus_usable']} cores, {made['memory_bytes'] >> 30} GiB, {made['system']}, "
         f"kernel {made['kernel']}, Python {made['python']}.",
+        _busy(result.records, made["cpus_usable"]),
         f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}.",
         _table(("measure", "our best", "images/s", "best of others", "images/s", "ours ÷ theirs"), rows),
         *chain.from_iterable(
@@ -133,6 +144,18 @@ def as_markdown(result: Result) -> str:
         "\n".join(f"- {note}" for note in result.notes),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _busy(records: Sequence[Record], cpus: int) -> str:
+    """Say what else the machine did, since the rates of a busy machine are too low."""
+    parts = {each.what: each.extra["load"] for each in records if "load" in each.extra}
+    if not parts:
+        return ""
+    loads = ", ".join(f"{what} {before:.1f} to {after:.1f}" for what, (before, after) in parts.items())
+    return (
+        f"Load averages before and after each part, of {cpus} cores: {loads}. Where they are above the "
+        "number of cores, other programs ran too: compare processor time, requests and ratios, not rates."
+    )
 
 
 def _ahead(group: Sequence[Record]) -> Iterator[list[str]]:
@@ -155,7 +178,13 @@ def _section(what: str, group: Sequence[Record], failed: Sequence[Failed]) -> It
         head = ["", "images/s", f"÷ {best.name}"]
         head += ["one accelerator computes", f"accelerators fed ≥ {BUSY:.0%} of the time"] * emulated
         ordered = sorted(group, key=lambda each: -each.spread.median)
-        yield _table(head, [_row(each, best, emulated) for each in ordered])
+        costs = [_costs(each) for each in ordered]
+        titles = list(dict.fromkeys(title for cells in costs for title in cells))
+        rows = [
+            [*_row(each, best, emulated), *(cells.get(title, "") for title in titles)]
+            for each, cells in zip(ordered, costs, strict=True)
+        ]
+        yield _table([*head, *titles], rows)
     if failed:
         yield "\n".join(f"- Not measured: {each.name}: {each.why}" for each in failed)
 
@@ -164,6 +193,17 @@ def _row(record: Record, best: Record, emulated: bool) -> list[str]:
     name = f"**{record.name}**" if _is_ours(record) else record.name
     fed = [f"{record.extra['utilisation']:.0%}", f"{record.extra['accelerators']:g}"] if emulated else []
     return [name, _rate(record), times(record, best), *fed]
+
+
+def _costs(record: Record) -> dict[str, str]:
+    """Return the columns that only some parts have."""
+    extra, cells = record.extra, dict[str, str]()
+    if "cpu_s" in extra:
+        cells["CPU s per 1,000"] = f"{1000 * extra['cpu_s'] / record.samples:.2f}"
+    for name in ("peak_above_interpreter_bytes", "memory_bytes"):
+        if name in extra:
+            cells["peak MB"] = f"{extra[name] / 1e6:,.0f}"
+    return cells
 
 
 def _rate(record: Record) -> str:

@@ -118,8 +118,9 @@ def _more(record: Record) -> dict[str, str]:
     cells, extra = dict[str, str](), record.extra
     if "cpu_s" in extra:  # over all threads; per sample, so that it does not depend on their number
         cells["processor"] = f"{1e6 * extra['cpu_s'] / max(record.samples, 1):,.0f} µs/sample"
-    if "peak_above_interpreter_bytes" in extra:
-        cells["peak memory"] = bytes_text(extra["peak_above_interpreter_bytes"])
+    for name in ("peak_above_interpreter_bytes", "memory_bytes"):
+        if name in extra:
+            cells["peak memory"] = bytes_text(extra[name])
     asked = {kind: extra[f"{kind}{PER_1000}"] for kind in _ASKED if f"{kind}{PER_1000}" in extra}
     return cells | {f"{KINDS[kind]}\nper 1,000": f"{count:,.0f}" for kind, count in asked.items()}
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -26,13 +28,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from smallfiles.errors import SmallfilesError
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Time limit of a start, in which some libraries compile code."""
 SAMPLE_S = 0.05
 """Additional time per sample; no loader is as slow."""
 _LOOK_S = 0.2
 _ENDING_S = 3.0
 _LAST_BYTES = 4096
+_MAPPING = re.compile(r"^[0-9a-f]+-\S+ \S+ \S+ \S+ \d+ *(.*)\n(?:\w+: .*\n)*?Pss: +(\d+)", re.MULTILINE)
 _Kept = TypeVar("_Kept")
 
 
@@ -210,6 +213,66 @@ def status_bytes(field: str) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+
+
+def processes_of(pid: int) -> list[int]:
+    """Return a process and all processes that it started, directly or not."""
+    found = [pid]
+    for each in found:  # it grows meanwhile
+        for path in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, path.read_text(encoding="ascii").split())
+    return found
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time so far of a process and of all that it started, ended ones included."""
+    ticks = 0
+    for each in processes_of(pid):
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
+            ticks += sum(map(int, text.rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_bytes(pid: int, data: Path) -> int:
+    """Return the memory of a process and of all that it started: what no file holds, a shared page once.
+
+    It is the proportional share (PSS, proc_pid_smaps(5)) of heaps, stacks, and shared memory. Libraries and
+    the data itself are not in it, because Linux can drop these pages and read them again.
+
+    Args:
+        pid: The process.
+        data: The folder of the data, which may be in memory.
+    """
+    total = 0
+    for each in processes_of(pid):
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{each}/smaps").read_text(encoding="utf-8", errors="replace")
+            for path, pss in _MAPPING.findall(text):
+                own = not path.startswith("/") or path.startswith(("/dev/shm/", "/memfd:", "/dev/zero"))
+                total += int(pss) * 1024 if own and not path.startswith(f"{data}/") else 0
+    return total
+
+
+@contextlib.contextmanager
+def peak_of(pid: int, data: Path) -> Iterator[list[int]]:
+    """Watch `memory_bytes` during the block, and put the peak into a list."""
+    peak, done = [0], threading.Event()
+
+    def watch() -> None:
+        while True:
+            peak[0] = max(peak[0], memory_bytes(pid, data))
+            if done.wait(_LOOK_S):
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -406,3 +406,27 @@ def test_a_method_is_not_charged_for_what_only_ours_import():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = {"numpy", "pyarrow", "h5py", "smallfiles.formats", "smallfiles.pack"}
     assert not set(done.stdout.split()) & ours
+
+
+HOLDS = "held = bytes(range(256)) * 200_000; import mmap, sys; file = open(sys.argv[1], 'rb'); "
+HOLDS += (
+    "data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ); sum(data[::4096]); print(flush=True); input()"
+)
+WORKS = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"])
+subprocess.run([sys.executable, "-c", sys.argv[2], sys.argv[1]])
+"""
+
+
+def test_processor_time_and_memory_count_all_processes_but_not_the_data():
+    with scratch.memory_folder(80 << 20) as folder:
+        (folder / "data").write_bytes(bytes(60 << 20))
+        command = [sys.executable, "-c", WORKS, folder / "data", HOLDS]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+            program.stdout.readline()
+            assert len(workers.processes_of(program.pid)) == 2
+            assert 0.3 <= workers.processor_s(program.pid) < 5
+            without, whole = (workers.memory_bytes(program.pid, place) for place in (folder, Path("/x")))
+            program.stdin.write(b"\n")
+    assert 51_200_000 < without < 51_200_000 + (30 << 20) and whole - without == 60 << 20

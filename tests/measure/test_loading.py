@@ -68,7 +68,8 @@ def test_each_kind_of_pictures_is_measured_in_each_mode(result):
     ]
     for record in epochs:
         assert record.samples == COUNT and record.repeats == 1 and min(record.rates_per_s) > 0
-        assert record.extra["first_batch_s"] > 0
+        assert record.extra["first_batch_s"] > 0 and record.extra["cpu_s"] >= 0  # in ticks of 10 ms
+        assert 1e7 < record.extra["memory_bytes"] < 1e10
         assert 0 <= record.extra["wait_p50_s"] <= record.extra["wait_p99_s"]
     assert ratio(epochs[1], epochs[0]).median > 0 and not result.failed
     with pytest.raises(UsageError, match="same conditions"):

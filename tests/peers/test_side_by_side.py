@@ -54,7 +54,7 @@ def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder,
     assert all(each.repeats == 2 and each.bytes % target.bytes == 0 for each in result.records)
     failed = {each.name: each.why for each in result.failed}
     assert failed["LitData"] == "its process was killed by SIGKILL"
-    assert failed["Absent"].startswith("no_such_package is not installed: python -m pip install")
+    assert failed["Absent"].startswith("no_such_package is not installed: make bench-peers, or python")
     monkeypatch.setattr(reading, "STORES", {})
     wrong = reading.bench_raw_reads(files[1:], {"arrow": target.path}, target, BenchConfig(repeats=1))
     assert not wrong.records and wrong.failed[0].why == "other bytes came than were packed"
@@ -83,7 +83,11 @@ def record(name, *rates, **changes):
 
 def test_the_table_says_who_is_ahead_and_the_figure_lies_beside_it(tmp_path):
     reads = record("arrow", 10.0, 10.2), record("plain files", 50.0, 51.0), record("LitData", 30.0, 31.0)
-    ours, theirs = {"utilisation": 1.0, "accelerators": 3.0}, {"utilisation": 0.5, "accelerators": 0.0}
+    costs = {"cpu_s": 0.02, "memory_bytes": 70_000_000, "load": [1.0, 9.0]}
+    ours, theirs = (
+        {"utilisation": 1.0, "accelerators": 3.0, **costs},
+        {"utilisation": 0.5, "accelerators": 0.0},
+    )
     epochs = [
         record(f"{name}, {how}", *rates, what="epoch of JPEG, 2 workers", format=name, extra=fed)
         for name, how, rates, fed in (
@@ -97,7 +101,8 @@ def test_the_table_says_who_is_ahead_and_the_figure_lies_beside_it(tmp_path):
     peers.publish(tmp_path / "r.json", result)
     text = (tmp_path / "r.md").read_text()
     assert "| random reads | arrow | 10 (10 to 10) | LitData | 30 (30 to 31) | 0.33 |" in text
-    assert "| **arrow, threads** | 9 (9 to 9) | 1 | 100% | 3 |" in text
-    assert "| DALI, antialias | 3 (3 to 3) | 0.34 | 50% | 0 |" in text
+    assert "| **arrow, threads** | 9 (9 to 9) | 1 | 100% | 3 | 4.00 | 70 |" in text
+    assert "| DALI, antialias | 3 (3 to 3) | 0.34 | 50% | 0 |  |  |" in text
+    assert "of 2 cores: epoch of JPEG, 2 workers 1.0 to 9.0. Where" in text
     assert "- Not measured: FFCV: ffcv is not installed: build it" in text and "- by the way" in text
     assert (tmp_path / "r.png").stat().st_size and len(load(tmp_path / "r.json")) == 5

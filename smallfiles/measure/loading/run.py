@@ -28,7 +28,7 @@ from smallfiles.measure.loading.steps import Pass
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.table import STAGES
-from smallfiles.measure.workers import Job, WorkerPool, WorkFailed
+from smallfiles.measure.workers import Job, WorkerPool, WorkFailed, peak_of
 from smallfiles.samples import Reader
 
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "torch", "simplejpeg", "turbojpeg")
@@ -146,11 +146,11 @@ def _measure(
     config: LoadBenchConfig,
 ) -> None:
     """Measure all candidates. Each round includes all numbers of workers, so that they can be compared."""
-    broken: dict[str, str] = {}
+    broken, memory = dict[str, str](), dict[str, int]()
     cases = [
         Case(
             f"{each.name} ({what})",
-            partial(_run, pool, each, target.bytes, broken),
+            partial(_run, pool, each, target, broken, memory),
             warm_up=each.key != "ours",  # ours warms up in each run; other loaders stay open
             format=each.format,
             workers=each.workers,
@@ -176,16 +176,30 @@ def epoch_of(target: Target, config: LoadBenchConfig, workers: int) -> str:
     return f"epoch of {target.kind}{config.trained}, {workers} workers"
 
 
-def _run(pool: WorkerPool, each: Candidate, size: int, broken: dict[str, str]) -> Outcome:
+def _run(
+    pool: WorkerPool, each: Candidate, target: Target, broken: dict[str, str], memory: dict[str, int]
+) -> Outcome:
     if each.name in broken:  # not tried again with other numbers of workers
         raise WorkFailed(broken[each.name])
     try:
-        done: Pass = pool.run({each.key: each.job}, each.samples)[0]
+        done = _watched(pool, each, target.path.parent, memory)
     except WorkFailed as error:
         if each.key != "ours":
             broken[each.name] = str(error)
         raise
-    return Outcome(done.samples, size, done.seconds, {"pass": done, "facts": each.facts})
+    facts = {**each.facts, "memory_bytes": memory[f"{each.name}/{each.workers}"]}
+    return Outcome(done.samples, target.bytes, done.seconds, {"pass": done, "facts": facts})
+
+
+def _watched(pool: WorkerPool, each: Candidate, data: Path, memory: dict[str, int]) -> Pass:
+    """Run a candidate; in its first run, also watch the memory, which costs time."""
+    name = f"{each.name}/{each.workers}"
+    pool.start(each.key)
+    pid = pool.workers[each.key].process.pid
+    with contextlib.nullcontext([0]) if name in memory else peak_of(pid, data) as peak:
+        done: Pass = pool.run({each.key: each.job}, each.samples)[0]
+    memory.setdefault(name, peak[0])
+    return done
 
 
 def _waits(runs: Sequence[Outcome]) -> dict[str, float | None]:
@@ -196,6 +210,7 @@ def _waits(runs: Sequence[Outcome]) -> dict[str, float | None]:
         "first_batch_s": float(np.median(starts)) if starts else None,
         "wait_p50_s": float(np.percentile(waits, 50)),
         "wait_p99_s": float(np.percentile(waits, 99)),
+        "cpu_s": float(np.median([done.cpu_s for done in passes])),
     }
     if passes[0].busy is not None:
         found["utilisation"] = float(np.median([done.busy for done in passes]))

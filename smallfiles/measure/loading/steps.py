@@ -15,6 +15,7 @@ slow. So those are taken first. Notebook 08 teaches what a trainer waits for.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
@@ -22,6 +23,7 @@ from time import perf_counter, sleep
 from typing import TypeAlias
 
 from smallfiles.measure import BUSY
+from smallfiles.measure.workers import processor_s
 
 Epoch: TypeAlias = Callable[[], Iterable[int]]
 """Begins an epoch: yields the number of samples of each batch, as the batches arrive."""
@@ -42,6 +44,7 @@ class Pass:
         first_s: Seconds from making the loader to its first batch; None if the loader was made before.
         busy: Utilisation of one emulated accelerator; None without emulation.
         accelerators: Number of accelerators that were busy for `BUSY` of the time.
+        cpu_s: Processor time of this process and of all that it started.
     """
 
     samples: int
@@ -50,6 +53,7 @@ class Pass:
     first_s: float | None = None
     busy: float | None = None
     accelerators: int = 0
+    cpu_s: float = 0.0
 
 
 def taken(batches: Iterable[int]) -> Pass:
@@ -58,6 +62,7 @@ def taken(batches: Iterable[int]) -> Pass:
     Args:
         batches: The number of samples of each batch of one epoch.
     """
+    spent_s = processor_s(os.getpid())
     began = clock = perf_counter()
     samples, waits = 0, []
     for count in batches:
@@ -65,7 +70,8 @@ def taken(batches: Iterable[int]) -> Pass:
         waits.append(now - clock)
         samples += count
         clock = perf_counter()
-    return Pass(samples, perf_counter() - began, tuple(waits))
+    seconds = perf_counter() - began
+    return Pass(samples, seconds, tuple(waits), cpu_s=processor_s(os.getpid()) - spent_s)
 
 
 def utilisation(batches: Iterator[int], batch: int, step_s: float, steps: int, number: int = 1) -> float:
