@@ -28,7 +28,6 @@ from smallfiles.measure.workers import processor_s
 Epoch: TypeAlias = Callable[[], Iterable[int]]
 """Begins an epoch: yields the number of samples of each batch, as the batches arrive."""
 
-"""The utilisation that MLPerf Storage requires of most accelerators (RetinaNet 0.85, CosmoFlow 0.7)."""
 _STEPS = 8
 _LEAST_S = 1.0
 
