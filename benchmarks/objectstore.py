@@ -68,7 +68,7 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
     chosen = first_of(sources.load(folder), config.count)
     size = sum(map(chosen.store.size, chosen.manifest.paths.to_pylist()))
     servers: dict[str, Callable[[Path], AbstractContextManager[object]]] = {"rclone": serving}
-    if shutil.which("weed", path=sysconfig.get_path("scripts")):
+    if _weed():
         servers["seaweedfs"] = _seaweedfs
     pictures = ImageFolder(str(folder))
     names = set(chosen.manifest.paths.to_pylist())
@@ -83,6 +83,15 @@ def bench_objectstore(folder: Path, config: BenchConfig | None = None) -> Result
                 _measure(bench, name, shards, Subset(pictures, kept), size)
             shutil.rmtree(place)
     return bench.result()
+
+
+def _weed() -> str | None:
+    return shutil.which("weed", path=sysconfig.get_path("scripts"))
+
+
+def best_server(folder: Path) -> AbstractContextManager[object]:
+    """SeaweedFS where it is installed: the clients of Lance and LitData refuse rclone's answers to ranges."""
+    return _seaweedfs(folder) if _weed() else serving(folder)
 
 
 def _measure(bench: Bench, server: str, shards: Path, pictures: Subset[Any], size: int) -> None:
@@ -206,7 +215,7 @@ def free_ports(count: int) -> list[int]:
 def seaweedfs_words(folder: Path, ports: list[int]) -> list[str]:
     """The command that serves a folder as S3 on the first port, telling nobody of it."""
     s3, master, volume, filer = ports
-    weed = shutil.which("weed", path=sysconfig.get_path("scripts")) or "weed"
+    weed = _weed() or "weed"
     words = f"""-logtostderr=true server -ip=127.0.0.1 -filer -s3 -s3.iam=false -s3.port={s3}
         -master.port={master} -volume.port={volume} -filer.port={filer} -s3.port.iceberg=0 -s3.port.lance=0
         -master.telemetry=false -master.volumeSizeLimitMB=64 -volume.max=200"""

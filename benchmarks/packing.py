@@ -3,7 +3,8 @@
 Each takes paths and labels and writes one output. They are written as their authors teach them, slow spots
 included: the HDF5 and the Arrow method of the Jülich course, Aalto's ImageNetTools (shards in random order, a
 list of positions beside them), cortx_pytorch (pictures decoded and encoded again), and the writers of
-webdataset, LitData, MosaicML Streaming, Hugging Face datasets and FFCV with the bytes as they are.
+webdataset, LitData, MosaicML Streaming, Hugging Face datasets, Lance, Parquet and FFCV with the bytes as they
+are.
 
 The trap in the HDF5 one is `np.array(list(image))`, which makes a Python integer of each byte. Notebook 04
 measures that line.
@@ -16,6 +17,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,42 @@ def huggingface_arrow(paths: Sequence[str], labels: Sequence[int], out: Path) ->
     assert len(made) == len(paths)
 
 
+def _tables(paths: Sequence[str], labels: Sequence[int], rows: int) -> Iterator[Any]:
+    """Tables of at most so many samples, so that a writer needs no room for all of them."""
+    import pyarrow as pa
+
+    schema = pa.schema({"image": pa.large_binary(), "label": pa.int64()})
+    for at in range(0, len(paths), rows):
+        some = range(at, min(at + rows, len(paths)))
+        yield pa.Table.from_pylist([_sample(index, paths, labels) for index in some], schema)
+
+
+def lance_dataset(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
+    """Lance's writer with its defaults: one fragment."""
+    import pyarrow as pa
+
+    tables = _tables(paths, labels, 1024)
+    first = next(tables)
+    batches = (batch for table in chain([first], tables) for batch in table.to_batches())
+    needed("lance").write_dataset(pa.RecordBatchReader.from_batches(first.schema, batches), str(out))
+
+
+PARQUET_FILES = 16
+"""At least one for each worker: `datasets` gives whole files to them, as webdataset does."""
+SMALL_GROUP = 8
+"""Samples of a small row group: less than a megabyte is read for one sample."""
+
+
+def parquet_files(paths: Sequence[str], labels: Sequence[int], out: Path, small: bool = False) -> None:
+    """The writer of pyarrow with its defaults, or with small row groups that are not compressed again."""
+    import pyarrow.parquet as pq
+
+    out.mkdir()
+    tuned: dict[str, Any] = {"row_group_size": SMALL_GROUP, "compression": "none", "use_dictionary": False}
+    for number, table in enumerate(_tables(paths, labels, -(-len(paths) // PARQUET_FILES))):
+        pq.write_table(table, out / f"{number:05d}.parquet", **tuned if small else {})
+
+
 def zarr_shards(paths: Sequence[str], labels: Sequence[int], out: Path) -> None:
     """The zarr library: the bytes of all samples one after the other, in shards, and their borders."""
     zarr = needed("zarr")
@@ -163,6 +201,9 @@ METHODS: dict[str, Method] = {
     "MosaicML Streaming": streaming_shards,
     "Hugging Face datasets": huggingface_arrow,
     "Zarr": zarr_shards,
+    "Lance": lance_dataset,
+    "Parquet": parquet_files,
+    "Parquet, small row groups": partial(parquet_files, small=True),
     "FFCV, bytes": ffcv_bytes,
 }
 """By the name that the records carry."""
@@ -170,7 +211,7 @@ METHODS: dict[str, Method] = {
 WAITING = ("Jülich Arrow", "Aalto shards", "webdataset")
 """Those that wait for one file after the other, and for nothing else."""
 
-PACKAGES = ("webdataset", "litdata", "mosaicml-streaming", "datasets", "zarr", "ffcv", "pillow")
+PACKAGES = ("webdataset", "litdata", "mosaicml-streaming", "datasets", "zarr", "pylance", "ffcv", "pillow")
 """Whose versions records tell."""
 
 _MODULES = {
@@ -180,6 +221,9 @@ _MODULES = {
     "MosaicML Streaming": "streaming",
     "Hugging Face datasets": "datasets",
     "Zarr": "zarr",
+    "Lance": "lance",
+    "Parquet": "pyarrow.parquet",
+    "Parquet, small row groups": "pyarrow.parquet",
     "FFCV, bytes": "ffcv.writer",
 }
 

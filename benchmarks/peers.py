@@ -1,8 +1,8 @@
-"""Ours and what others wrote, side by side on the same files: packing, raw reads, crops, epochs.
+"""Ours and what others wrote, side by side on the same files: packing, raw reads, crops, epochs, S3.
 
     python -m benchmarks peers data --save results/peers.json
 
-One run of four measurements, each of which interleaves its candidates in rounds; whatever is not installed,
+One run of five measurements, each of which interleaves its candidates in rounds; whatever is not installed,
 fails or takes its process with it is a line of the table, with the reason. The table (`peers.md`) and the
 figure (`peers.png`) are written beside the records; the table begins with our best beside the best of others,
 whoever is ahead.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.decoding import MOST_PICTURES, bench_decoding
+from benchmarks.first_batch import KINDS, bench_first_batch
 from benchmarks.reading import bench_raw_reads
 from benchmarks.staging import first_of
 from smallfiles import cli, sources
@@ -52,7 +53,7 @@ class PeersConfig(BenchConfig):
 
 
 def bench_peers(folder: Path, config: PeersConfig | None = None) -> Result:
-    """Measure packing, raw reads, decoding with augmenting, and epochs.
+    """Measure packing, raw reads, decoding with augmenting, epochs, and requests to an object store.
 
     Args:
         folder: One sub-folder a class.
@@ -109,6 +110,7 @@ def _measured(folder: Path, config: PeersConfig) -> Iterator[Result]:
         target = Target(paths["arrow"], "arrow", "arrow", len(files), size, "JPEG")
         yield Result((), (_NO_READS, _FEW), tuple(failed))
         yield bench_raw_reads(files, paths, target, config)
+        yield bench_first_batch(target, config)
         yield bench_decoding(paths["arrow"], config, ["augment"])
         yield bench_loading([paths["arrow"], place / "raw.arrow"], loads, others="benchmarks.loaders")
         if config.step is not None:
@@ -203,6 +205,11 @@ def _costs(record: Record) -> dict[str, str]:
     for name in ("peak_above_interpreter_bytes", "memory_bytes"):
         if name in extra:
             cells["peak MB"] = f"{extra[name] / 1e6:,.0f}"
+    for part in ("first_batch", "epoch"):
+        for kind in KINDS:
+            if (name := f"{kind}_{part}") in extra:
+                number, unit = (extra[name] / 1e6, "MB") if kind == "bytes" else (extra[name], kind)
+                cells[f"{unit}, {part.replace('_', ' ')}"] = f"{number:,.0f}"
     return cells
 
 

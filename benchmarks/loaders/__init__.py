@@ -2,7 +2,7 @@
 
     material    the same pictures, laid out as each of them wants them
     juelich     the loaders of the Jülich course, re-stated: plain files, Arrow, HDF5
-    dataloaders ImageFolder, webdataset, LitData, Streaming, Hugging Face, in a DataLoader
+    dataloaders ImageFolder, webdataset, LitData, Streaming, Hugging Face, Lance, Parquet, in a DataLoader
     engines     DALI on the CPU, FFCV, SPDL: threads of their own
 
 Each is measured only where it is installed, and named with the line that installs it where it is not.
@@ -26,6 +26,7 @@ PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataload
 
 PACKAGES = (
     *("torchvision", "torchcodec", "pillow", "webdataset", "litdata", "mosaicml-streaming", "datasets"),
+    *("pylance", "ratarmount"),
     *("nvidia-dali-cuda120", "spdl-io", "spdl-core", "ffcv", "numba"),
 )
 """Whose versions records tell."""

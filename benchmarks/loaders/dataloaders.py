@@ -1,8 +1,9 @@
 """What most people write: a data set of others with Pillow, in a `DataLoader`.
 
-torchvision's ImageFolder, webdataset, LitData, MosaicML Streaming and Hugging Face datasets with a random
-resized crop, mirrored half of the time, to uint8; Pillow's bilinear is antialiased. ImageFolder is measured
-with TorchCodec's decoder too. Aalto's and cortx_pytorch's trainings read their shards by webdataset, and hand
+torchvision's ImageFolder, webdataset, LitData, MosaicML Streaming, Hugging Face datasets (of Arrow, and
+streams of Parquet), Lance, and ImageFolder on a tar that ratarmount mounts. All make a random resized crop,
+mirrored half of the time, of uint8; Pillow's bilinear is antialiased. ImageFolder is measured with
+TorchCodec's decoder too. Aalto's and cortx_pytorch's trainings read their shards by webdataset, and hand
 floats to the model, as they did.
 
 The trap: webdataset's default for several nodes is an error, and shards that are fewer than the workers
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import needed
-from benchmarks.loaders.material import FILES
+from benchmarks.loaders.material import FILES, mounted
 from benchmarks.loaders.peer import Peer, Setting, Start, data_loader, workers_of
 from smallfiles.measure.loading.steps import Epoch
 from smallfiles.measure.methods import read_file
@@ -137,10 +138,59 @@ def _huggingface(setting: Setting) -> Iterator[Epoch]:
     yield lambda: (len(batch["label"]) for batch in loader)
 
 
+class _Lance:
+    """Makes batches of what Lance's own data set gives; sent to workers that are spawned."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._changed: Changed | None = None  # a worker makes its own
+
+    def __call__(self, samples: list[Mapping[str, Any]]) -> Any:
+        from torch.utils.data import default_collate
+
+        self._changed = self._changed or Changed(self._size)
+        return default_collate([self._changed(sample) for sample in samples])
+
+
+@contextlib.contextmanager
+def _lance(setting: Setting) -> Iterator[Epoch]:
+    data = needed("lance.torch.data")
+    how = {**workers_of(setting), "shuffle": True, "collate_fn": _Lance(setting.size)}
+    del how["multiprocessing_context"]  # Lance cannot be used after a fork, so its loader spawns
+    loader = data.get_safe_loader(data.SafeLanceDataset(str(setting.folder / "lance")), **how)
+    yield lambda: (len(labels) for _, labels in loader)
+
+
+def _parquet(material: str) -> Start:
+    @contextlib.contextmanager
+    def start(setting: Setting) -> Iterator[Epoch]:
+        files = sorted(str(path) for path in (setting.folder / material).glob("*.parquet"))
+        stream = needed("datasets").load_dataset("parquet", data_files=files, split="train", streaming=True)
+        changed = Changed(setting.size)
+        mixed = stream.shuffle(seed=0, buffer_size=_BUFFER).map(
+            changed.columns, batched=True, batch_size=setting.batch
+        )
+        loader = data_loader(mixed, setting)
+        yield lambda: (len(batch["label"]) for batch in loader)
+
+    return start
+
+
+@contextlib.contextmanager
+def _ratarmount(setting: Setting) -> Iterator[Epoch]:
+    from torchvision.datasets import ImageFolder
+
+    with mounted(setting.folder) as tree:
+        data = ImageFolder(str(tree), transform=_as_uint8(setting.size))
+        loader = data_loader(data, setting, shuffle=True)
+        yield lambda: (len(labels) for _, labels in loader)
+
+
 _TV = ("torchvision",)
 _UINT8 = _webdataset("shards", _BUFFER, _as_uint8)
 _AALTO = _webdataset("shards", _AALTO_BUFFER, partial(_as_floats, normalised=True))
 _CORTX = _webdataset("cortx", 0, partial(_as_floats, normalised=False))
+_SMALL = _parquet("parquet_small")
 
 PEERS = (
     Peer("torchvision ImageFolder, antialias", FILES, _torchvision(False), _TV),
@@ -151,4 +201,8 @@ PEERS = (
     Peer("LitData + Pillow, antialias", "litdata", _litdata, ("litdata",)),
     Peer("MosaicML Streaming + Pillow, antialias", "streaming", _streaming, ("streaming",)),
     Peer("Hugging Face datasets + Pillow, antialias", "huggingface", _huggingface, ("datasets",)),
+    Peer("Lance + Pillow, antialias", "lance", _lance, ("lance.torch.data",)),
+    Peer("Parquet + Pillow, antialias", "parquet", _parquet("parquet"), ("datasets",)),
+    Peer("Parquet, small groups + Pillow, antialias", "parquet_small", _SMALL, ("datasets",)),
+    Peer("ImageFolder through ratarmount, antialias", "tree.tar", _ratarmount, (*_TV, "ratarmount")),
 )

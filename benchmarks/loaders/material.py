@@ -11,20 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shutil
+import subprocess
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks import needed
+from benchmarks import missing, needed
 from benchmarks.batch_decoders import quality_of
 from benchmarks.packing import (
     cortx_shards,
     huggingface_arrow,
     juelich_arrow,
+    lance_dataset,
     litdata_chunks,
+    parquet_files,
     streaming_shards,
     zarr_shards,
 )
@@ -34,7 +42,7 @@ from smallfiles.measure.loading.ours import first_of
 from smallfiles.measure.methods import Method
 from smallfiles.measure.protocol import attempt
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.workers import Job, WorkerPool, WorkerState
+from smallfiles.measure.workers import Job, WorkerPool, WorkerState, WorkFailed
 from smallfiles.progress import progress
 from smallfiles.samples import Reader
 
@@ -99,6 +107,33 @@ def shards(reader: Reader, out: Path) -> None:
             sink.write({"__key__": f"{index:07d}", **sample})
 
 
+def tree(reader: Reader, out: Path) -> None:
+    """A tar of the folders of classes, for ratarmount."""
+    shutil.make_archive(str(out.with_suffix("")), "tar", out.parent / FILES)
+
+
+@contextlib.contextmanager
+def mounted(folder: Path) -> Iterator[Path]:
+    """Mount the tar of a folder of material with ratarmount while the block runs."""
+    program = shutil.which("ratarmount", path=sysconfig.get_path("scripts")) or shutil.which("ratarmount")
+    if program is None or not os.access("/dev/fuse", os.W_OK):
+        why = missing(["ratarmount"]) or "/dev/fuse cannot be written: ask for FUSE, or run as root"
+        raise WorkFailed(why)
+    with TemporaryDirectory() as place:
+        command = [program, "-f", "--index-file", ":memory:", str(folder / "tree.tar"), place]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until = monotonic() + 60
+            while not os.path.ismount(place):
+                if process.poll() is not None or monotonic() > until:
+                    raise WorkFailed("ratarmount did not mount the tar")
+                sleep(0.05)
+            yield Path(place)
+        finally:
+            process.terminate()  # it unmounts
+            process.wait()
+
+
 class _Decoded:
     """What FFCV's writer takes: pixels and labels by number."""
 
@@ -134,6 +169,10 @@ MATERIAL: dict[str, Maker] = {
     "streaming": packed(streaming_shards),
     "huggingface": packed(huggingface_arrow),
     "zarr": packed(zarr_shards),
+    "lance": packed(lance_dataset),
+    "parquet": packed(parquet_files),
+    "parquet_small": packed(partial(parquet_files, small=True)),
+    "tree.tar": tree,
     "jpeg.beton": _beton(raw=False),
     "raw.beton": _beton(raw=True),
 }
@@ -150,7 +189,7 @@ def laid_out(target: Target, names: Iterable[str]) -> Iterator[tuple[Path, dict[
     """
     wanted = {*names, *([FILES] if names and not target.kind.startswith("raw") else [])}
     order = [name for name in MATERIAL if name in wanted]
-    missing: dict[str, str] = {}
+    unmade: dict[str, str] = {}
     with memory_folder(target.bytes * len(order), target.path.parent) as folder:
         with (
             progress(len(order), "laying out files for others", unit="layouts") as shown,
@@ -158,9 +197,9 @@ def laid_out(target: Target, names: Iterable[str]) -> Iterator[tuple[Path, dict[
         ):
             for name in order:
                 job: dict[object, Job] = {"maker": partial(_made, name, target, folder)}
-                attempt(name, partial(pool.run, job, target.samples), missing)
+                attempt(name, partial(pool.run, job, target.samples), unmade)
                 shown.advance()
-        yield folder, missing
+        yield folder, unmade
 
 
 def _made(name: str, target: Target, folder: Path, place: WorkerState) -> None:

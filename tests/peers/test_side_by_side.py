@@ -1,19 +1,23 @@
 """Ours beside others in one run: what fails costs a line, a loss is shown as plainly as a win."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import tarfile
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks import packing, peers, reading
-from smallfiles import sources
+from benchmarks import first_batch, missing, packing, peers, reading
+from benchmarks.loaders import material
+from smallfiles import formats, objectstore, sources
 from smallfiles.measure import BenchConfig, Failed, Record, Result, load, save
 from smallfiles.measure.bench import Target
 from smallfiles.measure.methods import listed
 from smallfiles.measure.workers import WorkerPool
+from smallfiles.objectstore.server import in_environment
 from smallfiles.pack import pack
 from smallfiles.sources import synthetic
 
@@ -56,7 +60,9 @@ def test_a_store_that_takes_its_process_with_it_costs_the_others_nothing(folder,
     assert failed["LitData"] == "its process was killed by SIGKILL"
     assert failed["Absent"].startswith("no_such_package is not installed: make bench-peers, or python")
     monkeypatch.setattr(reading, "STORES", {})
-    wrong = reading.bench_raw_reads(files[1:], {"arrow": target.path}, target, BenchConfig(repeats=1))
+    wrong = reading.bench_raw_reads(
+        [*files[1:], files[1]], {"arrow": target.path}, target, BenchConfig(repeats=1)
+    )
     assert not wrong.records and wrong.failed[0].why == "other bytes came than were packed"
 
 
@@ -73,6 +79,57 @@ def test_aaltos_shards_have_every_sample_in_another_order_and_a_list_of_places(f
     assert {Path(each["targetFile"]).name for each in told.values()} == {"0.tar"} and places
 
 
+@pytest.mark.parametrize(
+    "name", ["Lance", "Parquet", "Parquet, small row groups", "plain files through ratarmount"]
+)
+def test_a_store_of_others_gives_each_sample_by_its_number(folder, tmp_path, name):
+    store, (files, _) = reading.STORES[name], listed(sources.load(folder))
+    if missing(store.modules) or ("mount" in name and not os.access("/dev/fuse", os.W_OK)):
+        pytest.skip(missing(store.modules) or "/dev/fuse is not open to this user")
+    pack(sources.load(folder), tmp_path / "x.arrow")
+    with formats.open(tmp_path / "x.arrow") as reader:
+        for made in (material.FILES, store.material):
+            material.MATERIAL[made](reader, tmp_path / made)
+    opened = store.open(tmp_path)
+    with opened if hasattr(opened, "__enter__") else contextlib.nullcontext(opened) as read:
+        assert [bytes(read(at)) for at in range(COUNT)] == [Path(path).read_bytes() for path in files]
+
+
+def test_requests_until_the_first_batch_are_counted_for_each_client(folder, tmp_path, monkeypatch):
+    chosen = {name: first_batch.CLIENTS[name] for name in ("ours, tar shards", "Parquet, in order")}
+    monkeypatch.setattr(first_batch, "CLIENTS", {**chosen, "Absent": ("x", None, ("no_such_package",))})
+    monkeypatch.setattr(first_batch, "WorkerPool", partial(WorkerPool, "fork"))
+    monkeypatch.setattr(first_batch, "BATCH", 5)
+    pack(sources.load(folder), tmp_path / "x.arrow")
+    size = sum(path.stat().st_size for path in folder.glob("*/*"))
+    target = Target(tmp_path / "x.arrow", "arrow", "arrow", COUNT, size, "JPEG")
+    found = first_batch.bench_first_batch(target, BenchConfig(repeats=1))
+    assert [each.name for each in found.records] == [*chosen] and [each.name for each in found.failed] == [
+        "Absent"
+    ]
+    for each in found.records:
+        assert each.samples == COUNT and each.extra["bytes_epoch"] > size
+        assert all(
+            0 <= each.extra[f"{kind}_first_batch"] <= each.extra[f"{kind}_epoch"]
+            for kind in first_batch.KINDS
+        )
+        assert each.extra["GET_first_batch"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir() if "bench" in path.name) == []
+
+
+def test_a_relay_counts_each_request_by_its_kind(tmp_path):
+    (tmp_path / "course").mkdir()
+    with objectstore.serving(tmp_path), first_batch.counting(os.environ["AWS_ENDPOINT_URL"]) as (url, log):
+        with in_environment({**os.environ, "AWS_ENDPOINT_URL": url}):
+            store = objectstore.Store(objectstore.StoreUrl("course"))
+            store.put("a", b"12345")
+            assert [each.name for each in store.entries()] == ["a"]
+            assert store.get("a") == store.get("a") and store.head("a").bytes == 5
+        counts = first_batch.counted(log)
+    size = counts.pop("bytes")
+    assert counts == {"PUT": 1, "LIST": 1, "GET": 2, "HEAD": 1} and size > 10
+
+
 MACHINE = {"cpu": "x", "cpus_usable": 2, "memory_bytes": 8 << 30, "system": "y", "kernel": "6", "python": "3"}
 
 
@@ -83,11 +140,14 @@ def record(name, *rates, **changes):
 
 def test_the_table_says_who_is_ahead_and_the_figure_lies_beside_it(tmp_path):
     reads = record("arrow", 10.0, 10.2), record("plain files", 50.0, 51.0), record("LitData", 30.0, 31.0)
-    costs = {"cpu_s": 0.02, "memory_bytes": 70_000_000, "load": [1.0, 9.0]}
-    ours, theirs = (
-        {"utilisation": 1.0, "accelerators": 3.0, **costs},
-        {"utilisation": 0.5, "accelerators": 0.0},
-    )
+    ours = {
+        "utilisation": 1.0,
+        "accelerators": 3.0,
+        "cpu_s": 0.02,
+        "memory_bytes": 70_000_000,
+        "load": [1.0, 9.0],
+    }
+    theirs = {"utilisation": 0.5, "accelerators": 0.0}
     epochs = [
         record(f"{name}, {how}", *rates, what="epoch of JPEG, 2 workers", format=name, extra=fed)
         for name, how, rates, fed in (
