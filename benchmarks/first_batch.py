@@ -126,8 +126,6 @@ def _in_batches(items: Iterable[Any]) -> Iterator[int]:
     rest = iter(items)
     while some := len(list(islice(rest, BATCH))):
         yield some
-        if some < BATCH:  # LitData begins again if it is asked once more
-            return
 
 
 def _webdataset(place: Path) -> Iterator[int]:
@@ -151,8 +149,11 @@ def _litdata(place: Path) -> Iterator[int]:
     keys = {name: os.environ[name.upper()] for name in ("aws_access_key_id", "aws_secret_access_key")}
     options = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"], **keys}
     with tempfile.TemporaryDirectory() as copy:
-        stream = needed("litdata").StreamingDataset
-        yield from _in_batches(stream(_url(place), cache_dir=copy, shuffle=True, storage_options=options))
+        litdata = needed("litdata")
+        data = litdata.StreamingDataset(_url(place), cache_dir=copy, shuffle=True, storage_options=options)
+        yield from map(
+            len, litdata.StreamingDataLoader(data, batch_size=BATCH, num_workers=0, collate_fn=list)
+        )
 
 
 def _of_lance(place: Path) -> Any:

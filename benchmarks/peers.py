@@ -124,14 +124,14 @@ def as_markdown(result: Result) -> str:
     Args:
         result: Of `bench_peers`.
     """
-    first, last = result.records[0], result.records[-1]
+    first = result.records[0]  # the last one may be of pixels, which have other sizes
     versions = dict(sorted(chain.from_iterable(each.versions.items() for each in result.records)))
     made = first.machine
     groups = {what: list(group) for what, group in groupby(result.records, key=lambda each: each.what)}
     rows = [row for group in groups.values() for row in _ahead(group)]
     lines = [
         "# Side by side",
-        f"{last.set_samples:,} files of {last.set_bytes / last.set_samples / 1e3:,.0f} kB, in memory; "
+        f"{first.set_samples:,} files of {first.set_bytes / first.set_samples / 1e3:,.0f} kB, in memory; "
         f"{first.repeats} interleaved rounds; quartiles in brackets; our own in bold. Measured on: "
         f"{made['cpu']}, {made['cpus_usable']} cores, {made['memory_bytes'] >> 30} GiB, {made['system']}, "
         f"kernel {made['kernel']}, Python {made['python']}.",
