@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 00; 03 to 06 and 09 help · **Data** 400
 # synthetic images
 #
-# Which format is best for you depends on your storage and on the number of nodes that read from it. It hardly depends
-# on how fast a format is to read. This notebook shows why, and recommends a format for your site.
+# Which format is best for you depends on your storage and on the number of nodes that read from it. The speed at which
+# a format can be read hardly matters. This notebook shows why, and recommends a format for your site.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -49,8 +49,7 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Compare reading with decoding
 #
-# Many comparisons of formats measure how many images per second each format delivers. We do the same, but we also
-# measure how long it takes to decode an image. The first cell stores the images in four more formats:
+# Many comparisons of formats measure only reading. We also measure how long it takes to decode an image. The first cell stores the images in four more formats:
 
 # %%
 import tarfile
@@ -78,7 +77,7 @@ with tarfile.open(out / "plain.tar", "w") as archive:
 array = zarr.create_array(out / "plain.zarr", data=joined, chunks=(128 << 10,), compressors=None)
 
 # %% [markdown]
-# The second cell defines how to read image number `i` from each of them, and how to decode it:
+# The second cell defines how to read image number `i` from each of them, and how to decode and resize it:
 
 # %% tags=["slide"]
 import io
@@ -101,11 +100,10 @@ read = {
 }
 
 # %% [markdown]
-# Now we read 100 images in random order. All files are in the page cache, which is the best case for reading. We count
-# processor time, because other programs hardly change it.
+# Now we read 100 images in random order. All files are in the page cache, which is the best case for reading. We measure
+# processor time, because other programs on the machine barely affect it.
 #
-# > **Predict.** Take the time to decode an image as 100 %. How many percent of it does reading the image from a plain file
-# > take?
+# > **Predict.** What percentage of the decoding time does reading the image from a plain file take?
 
 # %%
 guess = None  # your guess, in percent: for example 10
@@ -126,7 +124,7 @@ def cpu_s(name):
 cpu = {name: [cpu_s(name) for _ in range(6)] for name in read}
 
 # %% [markdown]
-# The *folded* cell leaves out the first round, which fills the caches, and draws the others.
+# The *folded* cell leaves out the first round, which also loads code, and draws the others.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 decode_s = np.median(cpu["decode"][1:])
@@ -138,19 +136,19 @@ figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from m
 
 # %% [markdown]
 # Reading an image from memory is so much cheaper than decoding it that the format makes almost no difference to a
-# training. Zarr is the exception. It is made for long slices of large arrays.
+# training. Zarr, made for long slices of large arrays, is the exception.
 #
-# So this figure is not a reason to choose a format. It leaves out why small files are slow: on a parallel file system,
-# opening a file is a request to a server, even if its bytes are cached.
+# The figure leaves out why small files are slow: on a parallel file system, opening a file is a request to a server.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# An *audit hook* is a function that Python calls at events such as opening a file.
+# An *audit hook* is a function that Python calls at events. We use one to count how often Python opens a file.
 
 # %%
-opened = []
-sys.addaudithook(lambda event, about: opened.append(str(about[0])) if event == "open" else None)
+if "opened" not in globals():  # Python cannot remove a hook, so add only one
+    opened = []
+    sys.addaudithook(lambda event, about: event == "open" and opened.append(str(about[0])))
 
 for name in ("files", "tar"):
     opened.clear()
@@ -158,7 +156,8 @@ for name in ("files", "tar"):
     print(f"{name}: {sum(p.endswith(('.jpg', '.tar')) for p in list(opened))} opens for 100 images")
 
 # %% [markdown]
-# The tar file was opened once, before this cell, and we know where each image begins. This is true for all packed formats.
+# The tar file was opened once, before this cell, and we know where each image begins. Most packed formats work like this:
+# open once, then read at a known offset. Zarr does not: our array is a folder, and Zarr opens a file for each chunk.
 #
 # The toolbox writes six formats with one function:
 
@@ -172,14 +171,14 @@ for suffix in suffixes:
 
 # %% [markdown]
 # One open in Python can cost more than one request to the storage. Before the metadata server opens a file, it must find
-# the name in the folder, which is called a *look-up*. `slowfs` mounts a folder with the latency of a parallel file system
-# and counts every request.
+# the name in the folder, which is called a *look-up*. Look-ups and opens are *metadata operations*. `slowfs` mounts a folder
+# with the latency of a parallel file system and counts every request.
 #
-# > **Predict.** We open each format and read 100 images at random. How many look-ups and opens per image does the
-# > storage see for plain files, and how many for an Arrow file?
+# > **Predict.** We open each format and read 100 images at random. How many requests per image, look-ups plus opens, does
+# > the storage see for plain files?
 
 # %%
-guess = None  # your guess, look-ups and opens per image: for example {"files": 1, "arrow": 1}
+guess = None  # your guess, look-ups plus opens per image: for example 1
 
 # %% tags=["slide"]
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -196,20 +195,19 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {reads:.2f} reads")
 
 # %% [markdown]
-# The *folded* cell draws the counts.
+# The *folded* cell draws the counts (recorded ones without a mount).
 
 # %% jupyter={"source_hidden": true}
 files = operations["files"]
+note = "counted by slowfs" if slow.how == "fuse" else "recorded: mounting is not allowed here"
 title = f"Plain files cost {files:.1f} metadata operations per image, packed files almost none"
 axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base": "files", "counted": True}
-figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_of="files")
+figures.bars(operations, title, **axes, guess=guess, guess_of="files", note=note)
 
 # %% [markdown]
-# A plain file costs two *metadata operations* per image, a look-up and an open. (Lustre and NFSv4 can send both in one
-# request. Our forecasts count two.) A packed file costs a few operations when it is opened, and then none.
+# A plain file costs two metadata operations per image, a look-up and an open. A packed file costs a few operations when it is opened, and then none.
 #
-# The reads go to other servers, which hold the data. LMDB maps its file into memory, and the kernel fetches it in pages
-# of 4 kB.
+# The reads go to other servers. LMDB shows more, smaller reads: it maps its file, and the kernel fetches pages of 4 kB.
 #
 # The folded cell shows what a client of a real file system, MooseFS, counted for 1,000 random images.
 
@@ -219,22 +217,23 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
     print(f"{each.name:11} {asked:5,.0f} metadata requests, {seen:5,.0f} reads per 1,000 images")
 
 # %% [markdown]
-# Per 1,000 images, the client sends about 3,000 metadata requests for plain files, 33 for tar shards, and one for each other
-# packed file. All five need 1.3 reads per image, because one read delivers at most 128 KiB and some images are larger.
+# The client sends about 3,000 metadata requests for plain files (the third asks where the data lies), 33 for
+# tar shards, and 1 for each of the other formats. All of them need 1.3 reads per image, because one read delivers at most
+# 128 KiB and some images are larger.
 #
-# In the forecasts below, we distinguish four *ways* to store images of about 100 kB, with rounded numbers:
+# Below, we distinguish four *ways* to store images of about 100 kB, with rounded numbers:
 #
 # | way | what is stored | metadata operations per image | reads per image |
 # |---|---|---|---|
 # | files | one file per image | 2 | 1 |
 # | packed | one large file that is read at random | 0 | 1 |
-# | shards | tar files that are read in order, 1 MB at a time | 0.002 | 0.1 |
+# | shards | tar files of 1,000 images, read in order, 1 MB at a time | 0.002 | 0.1 |
 # | staged | one copy of the packed file on each node | 0 | 0 |
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# A server that can do 100,000 operations per second becomes slow before it reaches 100,000. A short simulation shows why.
+# A server becomes slow before it is saturated. A short simulation shows why.
 # Requests arrive at random times, and each of them needs a random time of service, one unit on average. The *load* is the
 # share of the time in which the server is busy.
 
@@ -270,10 +269,10 @@ figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
 for (at_a_time, wait), marker in zip(waits.items(), "os^"):
     axes.plot(loads, wait, marker=marker)
     axes.annotate(f"{at_a_time} at a time", (loads[-1] + 0.015, wait[-1] + 0.2))
-axes.axhline(9, color="grey", ls=":")
+axes.axhline(9, color="grey", ls=":", label="nine service times")
 if guess is not None:
     axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
-    axes.legend()
+axes.legend()
 axes.set(xlim=(0, 1.15), ylim=(0, 21), xlabel="load of the server", ylabel="wait (service times)")
 one, many = waits[1][-2], waits[64][-2]
 title = f"At 90 % load a request waits {one:.0f} service times, with 64 at a time {many:.2f}"
@@ -281,14 +280,11 @@ axes.set_title(title)
 show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.")
 
 # %% [markdown]
-# Requests arrive in bunches, and a server cannot save up the time in which it had nothing to do. Therefore a queue forms
-# long before the server is saturated. For this kind of server, theory gives a mean wait of load / (1 − load), which is
-# nine service times at 90 %.
+# Requests arrive in bunches, and a server cannot save up idle time. Therefore a queue forms early. For one request at a time and random arrivals, theory gives a mean wait of
+# load / (1 − load), which is nine service times at 90 %.
 #
-# A server that works on 64 requests at a time almost always has a free place. So requests hardly wait at all until its
-# load is nearly 100 %.
-#
-# The load comes from all users of the file system. Your job may wait although it sends few requests itself.
+# A server that works on 64 requests at a time almost always has a free place. So requests hardly wait until its load
+# is nearly 100 %. The load comes from all users of the file system.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · Draw the map of limits
@@ -297,7 +293,7 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # these numbers, which are orders of magnitude (`smallfiles/scaling/__init__.py` names their source):
 #
 # - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
-#   50 ms. It has 8 workers, and a worker needs 3 ms to decode an image.
+#   50 ms. Each GPU has 8 workers, and a worker needs 3 ms to decode an image.
 # - The storage is a medium-sized Lustre. Its metadata server does 100,000 operations per second. When other users keep
 #   it busy, 5,000 may be left for you.
 # - Its data lies on 24 *targets*, which are groups of hard disks. A target reads 0.7 GB per second, and each request
@@ -326,7 +322,7 @@ limits = {  # images per second for all nodes together
     "packed, on 1 target": 1 / (bytes_s + lustre.request_s),
     "files, busy metadata": 5_000 / 2,
     "files or packed, 24 targets": lustre.targets / (bytes_s + lustre.request_s),
-    "files, whole metadata": lustre.metadata_ops_s / 2,
+    "files, idle metadata": lustre.metadata_ops_s / 2,
     "shards": lustre.targets / (bytes_s + 0.1 * lustre.request_s),
 }
 fed = {name: rate / node_needs for name, rate in limits.items()}  # nodes
@@ -335,12 +331,12 @@ for name, rate in limits.items():
     print(f"{name:28} {rate:9,.0f} images/s feed {fed[name]:5.1f} nodes")
 
 # %% tags=["slide"]
-nodes = np.array([1, 1_000])
+nodes = np.array([0.2, 1_000])
 figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
 axes.loglog(nodes, node_needs * nodes, color="black", lw=2.5)
-axes.annotate("what the GPUs need", (1.4, node_needs), rotation=32, weight="bold")
+axes.annotate("what the GPUs need", (1.4, node_needs), rotation=37, weight="bold")
 axes.loglog(nodes, node_decodes * nodes, color="grey", ls="--")
-axes.annotate("what the workers decode", (1.05, 1.5 * node_decodes), rotation=32, color="grey")
+axes.annotate("what the workers decode", (1.05, 1.5 * node_decodes), rotation=37, color="grey")
 for (name, rate), colour in zip(limits.items(), colours):
     axes.axhline(rate, color=colour)
     axes.plot(fed[name], rate, "o", color=colour)
@@ -350,27 +346,25 @@ if guess is not None:
     axes.legend()
 for axis in (axes.xaxis, axes.yaxis):
     axis.set_major_formatter("{x:,.0f}")
-axes.set(xlabel="nodes", ylabel="images per second, all nodes", xlim=(1, 1_000), ylim=(1e3, 1e6))
-title = f"A striped packed file feeds {striped:.0f} nodes, shards {fed['shards']:.0f}"
-axes.set_title(title)
+axes.set(xlabel="nodes", ylabel="images per second, all nodes", xlim=(0.2, 1_000), ylim=(1e3, 1e6))
+axes.set_title(title := f"A striped file feeds {striped:.0f} nodes, shards {fed['shards']:.0f}")
 described = ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in limits.items())
 show.figure(figure, alt=f"{title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
 
 # %% [markdown]
-# The black line rises because each node adds GPUs. The coloured lines are flat because all nodes share the storage. Left of a dot the GPUs are the limit, and
-# right of it they wait. A copy on each node has no line: nothing is shared, so it never limits.
+# The black line rises because each node adds GPUs. The coloured lines are flat because all nodes share the storage. Left
+# of a dot the GPUs are the limit, and right of it they wait.
 #
 # - *Files with a busy metadata server* cannot feed a single node.
 # - *One packed file on one target*, which is a common default of Lustre, cannot feed a node either. So *stripe* the
 #   folder over all targets before you write the file: `lfs setstripe -c -1 FOLDER`.
-# - *Files and a striped packed file* reach the same limit at 7 nodes, because both send one read per image. If the
-#   metadata server has time for you, packing alone changes nothing.
+# - *Files and a striped packed file* reach the same limit at 7 nodes, because both send one read per image.
 # - *Shards* feed 23 nodes, because one read delivers about ten images.
 #
-# The same division, as a table of how busy the GPUs are:
+# The same as a table:
 
 # %% tags=["slide"]
-idle = min(limits["files, whole metadata"], limits["files or packed, 24 targets"])
+idle = min(limits["files, idle metadata"], limits["files or packed, 24 targets"])
 ways = {
     "files, busy metadata": limits["files, busy metadata"],
     "files, idle metadata": idle,
@@ -383,32 +377,32 @@ for name, rate in ways.items():
     print(f"{name:24}", *(f"{min(100, 100 * rate / (n * node_needs)):8.3g}%" for n in (1, 10, 100)))
 
 # %% [markdown]
-# The division ignores queues and the time to copy. `saturation` of the toolbox does the same division for each way, and
-# `simulate` adds the queues and the copies:
+# `saturation` of the toolbox does the same division for each way, and `simulate` adds the queues and the copies:
 
 # %%
 from dataclasses import replace
 
-busy = replace(lustre, metadata_ops_s=5_000, metadata_threads=3)
+busy = replace(lustre, metadata_ops_s=5_000)
 cases = {"files, busy metadata": (busy, "files"), "files, idle metadata": (lustre, "files")}
 cases |= {"packed, 1 target": (replace(lustre, stripes=1), "packed")}
 cases |= {name: (lustre, name) for name in ("packed", "shards", "staged", "broadcast")}
 for name, (storage, way) in cases.items():
     found = simulate(work, storage, (WAYS | BROADCAST)[way], 100)
-    most = min(saturation(work, storage, (WAYS | BROADCAST)[way]).values())
+    most = min(999, *saturation(work, storage, (WAYS | BROADCAST)[way]).values())
     copy_s = found.first_epoch_s - found.epoch_s
     copied = f", and {copy_s:.0f} s once for the copies" * (copy_s > 1)
-    print(f"{name:21} feeds {most:4.1f} nodes; 100 nodes: {found.epoch_s:4.0f} s per epoch{copied}")
+    print(f"{name:21} feeds {most:5.1f} nodes; 100 nodes: {found.epoch_s:4.0f} s per epoch{copied}")
 
 # %% [markdown]
-# At 100 nodes, files with a busy metadata server need about 14 times as long as one striped packed file, and shards are
+# (Here, 999 means no limit.) At 100 nodes, files with a busy metadata server need about 14 times as long as one striped packed file, and shards are
 # three times as fast as the packed file. With a copy on each node, the epochs are the shortest, but all nodes must copy
-# first. Compared with shards, the copies have paid off after about 90 epochs. A *broadcast* (`sbcast`, [notebook
-# 07](07_stage_a_dataset.ipynb)) reads the file once and copies it in a quarter of the time.
+# first. Against shards, they pay off after about 90 epochs. A *broadcast* ([notebook
+# 07](07_stage_a_dataset.ipynb)) copies it in a quarter of the time.
 #
-# So **packing pays where metadata is the limit, and striping and long reads pay where the targets are the limit**.
+# **Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.**
 #
-# **Your turn.** Set `request_s` to 0.1 ms, as on fast flash storage. How many nodes does a striped packed file feed now?
+# **Your turn.** In the first cell of section 4 that defines `lustre`, set `request_s=0.0001`, as on fast flash storage. How
+# many nodes does a striped packed file feed now? Set it back afterwards.
 #
 # <details>
 # <summary>Answer</summary>
@@ -426,11 +420,11 @@ for name, (storage, way) in cases.items():
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
 # Take ImageNet-21k: 14 million images, 1.6 TB, and 8 nodes with 400 GB of free memory each.
-# The data is not in an object store. It does not fit into a node. No program needs paths, and the samples may be read in
-# any mixed order. So the chart ends at shards.
+# It does not fit into a node. No program needs paths, or one particular sample at a particular time. So the chart ends at
+# shards.
 #
-# The metadata server does 20,000 operations per second, and nobody else uses it. How many hours do 30
-# epochs take if the images stay plain files?
+# The model is larger than in section 4: a step takes 100 ms. The metadata server does 20,000 operations per second, and
+# nobody else uses it. How many hours do 30 epochs take from plain files? Again we divide:
 
 # %% tags=["slide"]
 images, epochs, operations_s = 14_197_122, 30, 20_000
@@ -439,7 +433,8 @@ print(f"32 GPUs, 64 images in 0.1 s each: {images * epochs / (32 * 64) * 0.1 / 3
 
 # %% [markdown]
 # The metadata server needs twice as long as the GPUs, so the GPUs wait half of the time. `smallfiles advise` makes this
-# forecast for a folder that it measures. Here we pass in the measurements:
+# forecast for a folder that it measures. Here we pass in the measurements. One worker opens and reads a file in `alone_s`.
+# With many files in flight, the node needs `together_s` per file. `cold` means that nothing came from the page cache.
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -464,8 +459,8 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 
 # %% [markdown]
 # The chart ended at shards, but `advise` names one packed file, because on 8 nodes both ways keep the GPUs busy. Within
-# about 5 % of the best, it prefers one packed file, then a copy, then shards. If the chart and `advise` differ, follow
-# `advise`.
+# about 5 % of the best, it prefers one packed file, then a copy, then shards. (On 16 nodes, it names shards.) Use the chart
+# until you have measurements, then `advise`.
 #
 # **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
 # to 0. Which way is advised now?
@@ -484,16 +479,16 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 #
 # | storage | files are fine | the limit |
 # |---|---|---|
-# | disk pool | for few nodes | operations of the metadata server, and seeks |
+# | disk pool | for few nodes, if reading a file takes at most 2 ms | operations of the metadata server, and seeks |
 # | flash, for example with NFS | until all nodes together saturate it | requests per second |
-# | NVMe in the node | once the files are there | filling it: pack the files for the copy |
+# | NVMe in the node | once the files are there | the time to fill it, so copy one packed file |
 # | object store | if objects are large | tens of ms per request |
 #
-# Each copy visits every file.
+# Wherever files are fine for reading, copying or backing up the folder still opens every one.
 #
 # `advise` says *leave the files as they are* only if all of this is true:
 #
-# - Your quota of files is not nearly used up.
+# - Your file quota has room left.
 # - It has read the files cold, or from a disk in the node.
 # - It knows what shared servers can do (`--metadata-ops`), or you use one node.
 # - It forecasts that packing saves less than 5 %.
@@ -506,15 +501,16 @@ storages = {  # what one node measures, and the operations per second of the ser
     "flash": ({"kind": "nfs4", "alone_s": 0.001}, 200_000),
     "NVMe in the node": ({"kind": "xfs", "alone_s": 0.0002, "shared": False}, None),
 }
-for name, (about, operations_s) in storages.items():
-    for count in (1, 8, 64) if operations_s else (1,):
+for name, (about, servers_s) in storages.items():
+    for count in (1, 8, 64) if servers_s else (1,):
         found = replace(measured, samples=1_281_167, **about)
-        best = advise(found, replace(plan, nodes=count, metadata_ops_s=operations_s), "imagenet")
+        best = advise(found, replace(plan, nodes=count, metadata_ops_s=servers_s), "imagenet")
         files_h, best_h = best.hours["files"], best.hours[best.way]
         print(f"{name:16} {count:2} nodes: {best.way:6} {best_h:5.2f} h, plain files {files_h:5.2f} h")
 
 # %% [markdown]
-# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On the disk pool, even one node waits.
+# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On this disk pool, each file takes
+# 12 ms, so even one node waits.
 #
 # Is `advise` right? The folded cell shows recorded epochs:
 
@@ -525,19 +521,20 @@ for each in measure.load(worksheet.CHECKOUT / "results/advice.json"):
     print(f"{places[each.filesystem]:15} {each.name:11} {rate:4.0f} samples/s; advised: {way}")
 
 # %% [markdown]
-# Where a file takes 1 ms, plain files are equally fast, and `advise` leaves them. With 10 ms per request, they are half
-# as fast. On MooseFS, each file still costs three metadata requests.
+# On the local disk and on MooseFS, a file takes about 1 ms. There, plain files are as fast as packed files, and `advise`
+# leaves them. With 10 ms per request, plain files are half as fast, and `advise` packs them.
 #
 # ### Now your site
 #
-# Of *my numbers*, the forecast uses only `08 cpu_ms`, the processor time to decode and augment an image.
+# Of *my numbers*, the forecast uses only `08 cpu_ms`, the processor time to decode and augment an image. The cell first
+# measures quick numbers that are still missing.
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for the operations per second and the targets of its storage. `smallfiles doctor FOLDER --share my.json`
+# Ask your site for the numbers of its storage. `smallfiles doctor FOLDER --share my.json`
 # measures `request_s`.
 
 # %%
@@ -584,7 +581,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # - A queue forms before a server is saturated. At the same load, it is longer if the server handles fewer requests at once.
 # - To find the number of nodes that a storage feeds, divide what all nodes share by what one node needs.
 # - Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.
-# - Files are fine on a disk in each node, on flash with few nodes, or where the metadata server has time for you.
+# - Files are fine on a disk in each node, on flash with few nodes, or where metadata servers answer fast.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -6,7 +6,7 @@
 #
 # A folder arrives that nobody has seen before: a *delivery*. It is said to contain photographs of trees, with a mask for each
 # photograph and a table. (In this notebook, they are synthetic shapes.) You look at it, pack the complete samples, decide how
-# to store the whole survey, stage it, and train. In the end you defend your decision with your own numbers.
+# to store the whole survey, stage it, and train. At the end, you defend your decision with your own numbers.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -36,6 +36,9 @@ sys.path.append("..")
 from helpers import figures, show, start, worksheet
 
 setup = start("14")
+
+# %% [markdown]
+# The next cell writes the delivery, with faults that the seed decides.
 
 # %%
 from helpers.delivery import delivered
@@ -75,7 +78,7 @@ except SourceError as refusal:
 # %% [markdown]
 # It refuses the folder, because a table names the samples, and nobody has said how the rows of the table belong to the
 # files. You say that with *templates*: `image=images/{id}.jpg` means that the name of the image is the value of the column
-# `id`, with the suffix `.jpg`.
+# `id`, with the suffix `.jpg`. `label=species` makes the class of a sample from the column `species`.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -109,8 +112,8 @@ except SmallfilesError as error:
 # `pack` refuses the table and names every missing file. Whether samples may be left out is a decision about the data. Ask
 # the people who delivered the data. If they agree, pass `--on-error skip`, and keep the list of what was left out.
 #
-# The message does not mention two other faults. One image is truncated. `pack` names such an image, too, but only when it
-# reads the files, and here it stopped before that. Some images have no row in the table.
+# It misses two faults. First, one image is truncated: `pack` finds this only while reading, and it stopped before. Second,
+# some images have no row.
 
 # %% tags=["slide"]
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -121,7 +124,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# The *folded* cell draws which ids are missing in the table, in the images, and in the masks:
+# The *folded* cell draws how many ids are missing in the table, in the images, and in the masks:
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -148,7 +151,8 @@ figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 # node has 4 GPUs, and each GPU needs 64 trees for a step of 50 ms.
 #
 # First we collect your numbers. Numbers that take only seconds to measure are measured now. If a number is still missing,
-# we use the recorded one, which comes from a virtual machine with two cores.
+# we use the recorded one, which comes from a virtual machine with two cores. If you measured `01 latency_ms` on a local disk,
+# measure it again on the shared file system.
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -195,17 +199,16 @@ say_what_they_decide({
     "02 inodes": f"files: {2 * trees:,} inodes, {2 * trees / mine('02', 'inodes'):,.0f} times the set of notebook 02",
     "03 rows_per_batch": f"Arrow: at most {mine('03', 'rows_per_batch')} rows per record batch",
     "04 layout": f"an HDF5 file gets the layout {mine('04', 'layout')}",
-    "05 shard_images": f"shards of {100 * mine('05', 'shard_images'):,} trees: opens cost about 1 %",
+    "05 shard_images": f"shards of {100 * mine('05', 'shard_images'):,} trees: opening them takes about 1 % of the reading time",
     "07 break_even_epochs": f"on the one node of notebook 07, a copy paid off after {mine('07', 'break_even_epochs'):.2g} epochs (64 nodes: see below)",
     "08 images_per_s": f"this machine feeds {mine('08', 'images_per_s') / node_needs:.0%} of a node",
     "09 in_flight": f"from an object store, keep {mine('09', 'in_flight'):.0f} requests in flight",
-    "10 ranks_fed": f"a node opens files for {mine('10', 'ranks_fed'):.0f} ranks with 333 files/s each: {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of the trees that its GPUs need (a tree is two files)",
+    "10 ranks_fed": f"from files, a node can feed {mine('10', 'ranks_fed'):.0f} ranks of 333 files/s, {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of the trees that its GPUs need",
 })
 
 # %% [markdown]
 # There is a second kind of limit. All nodes *share* the metadata servers and the targets, and your numbers, which come from one
-# node, say nothing about them. Ask your site for the numbers of these servers, and put them into the next cell. (If you measured
-# `01 latency_ms` on a local disk, measure it again on the shared file system.) The limits are divisions, as in [notebook
+# node, say nothing about them. Ask your site for the numbers of these servers, and put them into the next cell. The limits are divisions, as in [notebook
 # 11](11_choose_a_format.ipynb).
 
 # %% tags=["slide"]
@@ -213,6 +216,7 @@ from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
 
 storage = Storage(latency_s=mine("01", "latency_ms") / 1000)  # change me: metadata_ops_s=50_000, …
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=mine("08", "cpu_ms") / 1000)
+work = replace(work, step_s=work.gpus * work.batch / node_needs)
 
 bytes_s = sample_bytes / storage.target_bytes_s  # seconds of a target for the bytes of a tree
 feeds = {  # trees per second for all nodes together
@@ -241,8 +245,9 @@ for name in order:
 
 # %% [markdown]
 # With the default storage, files and the packed file are limited by the targets. A sample needs two random reads, one for
-# the image and one for the mask, and each read costs a target 0.5 ms. Therefore, on many nodes, one file that is read
-# at random is no faster than many files. But only many files keep the metadata servers busy as well.
+# the image and one for the mask, and each read costs a target 0.5 ms. The packed file stores
+# images and masks in separate places, so it needs two reads, too. Plain files also load the metadata servers; the packed
+# file does not.
 #
 # The way with the shortest epoch may not have the shortest training. With `staged`, each node copies the survey before the
 # first epoch. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads it and sends it to the others.
@@ -299,8 +304,8 @@ for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
 # %% [markdown]
-# The figure leaves out files and the packed file, because they need several times as long with these numbers. The line
-# above lists them.
+# The figure leaves out files and the packed file, because they need several times as long with these numbers. The text
+# printed below the figure lists their times. It also says when the copies have paid off.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -315,7 +320,8 @@ checked = verify(packed)
 print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
 
 # %% [markdown]
-# Now we copy the file to the node. If your site names no local disk, this means `/dev/shm`, which is memory. Linux counts how
+# Now we copy the file to the node's local disk, or to `/dev/shm` (memory) if there is none. `leave_bytes` is the room that the
+# copy must leave free. Linux counts how
 # many bytes a process gets from disks, in the file `/proc/self/io`. So we can count what a copy saves.
 #
 # The packed file was just read. How many bytes does an epoch read from the disk without the copy, and how
@@ -354,8 +360,8 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch contains images and their masks, which are cropped together. It also contains the heights, and the ids as bytes
-# with offsets:
+# A batch contains images and their masks, which are cropped together. It also contains the column `height_m` and the ids, stored
+# as one byte string plus the positions where each id begins.
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -384,11 +390,11 @@ for field, value in batch.items():
 # print(waited / (time.perf_counter() - began))
 # ```
 #
-# `train` of the toolbox does the same. Without workers, the training itself makes every batch, so it waits for each of
+# `train` of the toolbox does the same, but leaves out the first batch of each epoch. Without workers, the training itself makes every batch, so it waits for each of
 # them.
 #
-# The clocks measure time, which other programs change. Processor time hardly changes. So we also count how much processor
-# time the training needs, and how much of it making the batches needs.
+# Other programs disturb the clocks, but hardly the processor time. So we also compare the processor time of making batches
+# with that of the whole training. The first cell trains with two workers and without. The second cell only makes the batches.
 #
 # > **Predict.** How many percent of its time does this training wait without workers?
 
@@ -404,7 +410,7 @@ from smallfiles.training import TrainConfig, train
 
 torch.set_num_threads(1)  # one CPU trains, so that the other one can load
 waits, cpu_s = {}, {}
-for workers in (2, 0):  # the first training is not counted, because it also imports what it needs
+for workers in (2, 0):  # 0 last: the first training also imports what it needs
     loader = LoaderConfig(batch=4, workers=workers, mode="main" if workers == 0 else "threads")
     began = time.process_time()
     done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
@@ -429,7 +435,7 @@ print(f"Making the batches needs {expected:.0f} % of the processor time.")
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
-title = f"Without workers, this training waits for {median(waits['0 workers']):.0f} % of its time; its processor time says {expected:.0f} %"
+title = f"Without workers, the training waits {median(waits['0 workers']):.0f} % of its time ({expected:.0f} % expected)"
 marks = {"expected without workers": expected}
 figures.bars(dict(sorted(waits.items())), title, x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", marks=marks, note="without the first batch of each epoch")
 
@@ -488,8 +494,8 @@ print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 # %% [markdown]
 # For a few steps, `profile` has the batches ready before training asks for them. So it sees how fast training would be without
 # waiting. The *headroom* compares this with the real speed: 2 means that training could be twice as fast. *Other* is work that
-# is neither reading nor decoding, here the sleep. The verdict names the limit and proposes what to do. The *folded* cell does
-# this with the stand-in:
+# is neither reading nor decoding, here the sleep. The verdict names the limit and proposes what to do. The *folded* cell runs
+# the stand-in with the proposed number of workers:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -504,10 +510,10 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 
 # %% [markdown]
 # <details>
-# <summary>Why this number, and why is the gain smaller than the forecast?</summary>
+# <summary>Why this number, and why is the gain smaller than the headroom?</summary>
 #
 # A step needs 10 ms and a batch needs 32 ms, so four workers make a batch per step. `profile` adds a spare one. The
-# workers mostly sleep, so there may be more of them than CPUs. The forecast and the computed times do not include the start
+# workers mostly sleep, so there may be more of them than CPUs. The headroom and the computed times do not include the start
 # of the workers, which matters less in a longer epoch. On a busy machine, their start may take longer than they save here.
 #
 # </details>
@@ -579,8 +585,8 @@ print(f"{turned} of {len(changes) - 1} changes make another way the shortest")
 #
 # - *A tenth of the operations* slows down files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash storage, helps the packed file most.
-# - *One target* for a file is a common default of Lustre. It makes the packed file, and the copies to all nodes, some 20
-#   times as slow. A broadcast reads the file only once, so its training takes less than twice as long as with all targets.
+# - *One target* for a file is a common default of Lustre. Packed training and copying become about 20 times
+#   slower; a broadcast training, less than twice, because it reads the file only once.
 #   Stripe the folder *before* you pack into it.
 # - *On 4 nodes*, the ways differ least, because the nodes themselves are nearly the limit. The time to copy makes staged
 #   and broadcast slower than shards. A broadcast is the slowest copy here: the targets can serve four nodes at once, but the
@@ -616,9 +622,9 @@ command = f"{PackConfig(on_error='skip', **how).to_cli('survey/trees.csv', out)}
 if taken is None:
     say = "Decide in section 5. Then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
     show.say(f"{say}\n\n```bash\nsmallfiles advise survey/trees.csv --nodes 64 --epochs {planned} {fields}\n```")
-    show.say("`advise` counts one read per sample, but a tree needs two. It also counts only the files that it finds, so run it on the whole survey. Where it disagrees with section 2, trust section 2.")
+    show.say("`advise` counts one read per sample, but a tree needs two. It also counts only the files that it finds, so run it on the whole survey. `advise` is better than the chart of notebook 11, but section 2 counts both reads. So trust section 2 where they disagree.")
 else:
-    show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
+    show.say("Your way is files, so nothing is packed, and `inspect` below does not apply." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken == "shards":
     show.say(f"{64 * work.gpus * work.workers:,} workers need as many shards, or a loader that splits shards as ours does.")
 if taken in ("staged", "broadcast"):
