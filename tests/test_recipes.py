@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -222,7 +223,7 @@ def test_commands_in_the_text_of_contributing_can_be_run():
     """Targets are read by make, and the tests that are named are there."""
     text = (ROOT / "CONTRIBUTING.md").read_text().replace("tests/ROOM", "tests/checks")
     for command in re.findall(r"`((?:make|\.venv/bin/python) [^`]+)`", text):
-        program, *words = command.split()
+        program, *words = shlex.split(command)
         if program == "make":
             subprocess.run([program, "-n", *words], cwd=ROOT, check=True, capture_output=True)
         else:

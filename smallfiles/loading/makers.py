@@ -20,7 +20,7 @@ Here every maker of a sample draws from the same start of the same generator. An
 draw from one generator, the pictures depend on the number of workers, and forked workers may all draw the
 same numbers. So each sample has its own generator, seeded by its number. A batch is a function of (seed,
 epoch, indices) alone: threads, processes, a ring and a run that was stopped in between all give the same
-pixels. Notebooks 08 and 13 teach it.
+pixels. Notebook 13 teaches it.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack
 from smallfiles.pack.verifying import verify
 from smallfiles.samples import BlobField
+from smallfiles.sources.record import FolderStore
 
 KEYS = ("a.jpg", "b.v2.jpg", "日本/c.png", "50%.jpg", "cls.jpg", "e/f.jpg")
 BLOBS = (BlobField("mask", ".png"), BlobField("png", ".png"), BlobField("Depth-1", ".npy"))
@@ -368,7 +369,7 @@ def test_a_tar_that_is_packed_again_is_the_same_set(tmp_path, name, indexed):
         blobs={"mask": [f"{n}-m.png" for n in range(3)]},
         values={"age": [0.5, None, 1.0], "boxes": [[], [[1.0]], [[2.0]]]},
     )
-    source = sources.Source(manifest, sources.stores.FolderStore(folder), "folder", (), folder)
+    source = sources.Source(manifest, FolderStore(folder), "folder", (), folder)
     config = PackConfig(check="none", verify="full", shuffle=1)
     path = pack(source, tmp_path / name, config).path
     assert verify(path, source).verdict == "intact"

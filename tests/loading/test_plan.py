@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.errors import UsageError
+from smallfiles.loading.dataset import split_numbers
 from smallfiles.loading.plan import Earlier, EpochPlan, spread, stream_fields, through_buffer
-from smallfiles.loading.schedule import EPOCH_BIT, EpochBatches, _check_possible, split_numbers
+from smallfiles.loading.schedule import EPOCH_BIT, EpochBatches, _check_possible
 
 
 def all_ranks(plan, epoch):

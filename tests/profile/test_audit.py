@@ -305,6 +305,8 @@ def test_a_loader_whose_samples_are_not_known_is_named_with_what_would_make_them
     """A pipeline of Grain that shuffles in a buffer, by the few parts of it that are looked at."""
     package = tmp_path / "grain" / "_src" / "python" / "dataset"
     package.mkdir(parents=True)
+    for each in (package, *package.parents[:3]):  # an installed Grain would win over folders without it
+        (each / "__init__.py").touch()
     (package / "dataset.py").write_text(
         "class WindowShuffleIterDataset:\n    _parents = ()\n"
         "    def __iter__(self): return Batches()\n"
