@@ -84,13 +84,17 @@ def _offered(module: ast.Module) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             found |= {each.name for each in node.names if each.asname == each.name}
     for node in module.body:
-        name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
-        elif name == "__all__":
-            found |= set(ast.literal_eval(node.value))
-        elif name.isupper():
-            found.add(name)
+        elif isinstance(node, ast.Assign):
+            name = getattr(node.targets[0], "id", "")
+            found |= (
+                set(ast.literal_eval(node.value))
+                if name == "__all__"
+                else {name}
+                if name.isupper()
+                else set()
+            )
     return {name for name in found if not name.startswith("_")}
 
 
