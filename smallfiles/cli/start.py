@@ -88,7 +88,7 @@ def _doctor_lines(findings: list[Finding]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SynthConfig:
-    """What to make."""
+    """The settings of the data to make."""
 
     layout: Literal["folder", "prepared", "kaggle", "official", "flickr30k", "segmentation", "table"] = (
         option("folder", "whose layout to copy")

@@ -1,4 +1,4 @@
-"""What is known of a picture before it is decoded: what its header says, and which part of it to take.
+"""Read the header of a picture before it is decoded, and choose the part of it to decode.
 
 Knowing the part before decoding is what makes decoding cheap. The rules are those of torchvision, so
 that published recipes mean here what they meant there. The trap: a crop "of 8 to 100 % of the area" is

@@ -259,7 +259,7 @@ class PackPlan:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What a run did.
+    """The report of a run.
 
     Args:
         path: The file or folder that was published.
