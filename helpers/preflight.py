@@ -124,12 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
         if finding.advice:
             print(f"     {'':<{width}}  {finding.advice}")
     warned = sum(finding.verdict == "warn" for finding in findings)
-    print(f"\n{len(findings)} looked at: {len(worst)} to mend, {warned} to know about")
+    print(f"\n{len(findings)} looked at: {len(worst)} to repair, {warned} to know about")
     return 1 if worst else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code, 1 if something must be mended."""
+    """Entry point; returns the exit code, 1 if something must be repaired."""
     parser = argparse.ArgumentParser(prog="make preflight", description="What the week before a course asks.")
     parser.add_argument("site", nargs="?", default="", help="a file of slurm/sites; none without Slurm")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,6 +1,6 @@
 """Exercise 08: find the bottleneck of three loaders, and cure each.
 
-    bottleneck   task 1: what to mend, from measured stages
+    bottleneck   task 1: what to speed up, from measured stages
     reader       task 2: a file that is opened once
     picture      task 3: a view for less work
     collate      task 4: a batch of bytes
@@ -76,11 +76,11 @@ Stages: TypeAlias = dict[str, float]
 _STAGES = {"augment": 0.01, "read": 0.02, "decode": 0.03}
 _SUM = "a worker does all stages for a batch, one after the other: compare their sum with the step"
 _DIVIDE = "workers work at the same time: divide the sum by their number"
-_KEEPS_UP = "batches come faster than they are used, so no stage needs mending: compare with the step first"
+_KEEPS_UP = "batches come faster than they are used, so no stage needs to be faster: compare with the step first"
 _NONE = "with 0 workers the trainer makes each batch itself and waits for it; ask for that before you divide"
 _ALL = "the number of stages, their names and their order may be others than in the notebook"
 LIMITS: tuple[tuple[Stages, int, float, str, str], ...] = (
-    # stages, workers, seconds of a step, what to mend, and what it means to say something else
+    # stages, workers, seconds of a step, what to speed up, and what it means to say something else
     (_STAGES, 1, 0.01, "decode", _SUM),
     (_STAGES, 1, 0.1, "training", _KEEPS_UP),
     (_STAGES, 1, 0.04, "decode", _SUM),
@@ -106,7 +106,7 @@ _NAMES: tuple[Mistake, ...] = (
 
 @check(buys="You add no CPUs where the GPU is the limit.", errors={ZeroDivisionError: _NONE})
 def bottleneck(attempt: Attempt) -> None:
-    """`bottleneck(stages, workers, step_s)` names the stage to mend, or `training`."""
+    """`bottleneck(stages, workers, step_s)` names the stage to speed up, or `training`."""
     chance, more = random.Random(8), []
     for _ in range(40):
         stages = {name: chance.random() for name in chance.sample(("read", "unpack", "decode", "collate"), 3)}

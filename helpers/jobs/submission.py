@@ -102,7 +102,7 @@ def plan(
         raise SubmitError(
             f"{job.name} cannot run on {site.name}: " + "; and ".join(found),
             expected="a job that has what it needs",
-            next_step="Nothing was submitted; mend this and submit again",
+            next_step="Nothing was submitted; correct this and submit again",
         )
     chain = [_submission(root, site, job, [*given.values(), *rest], options)]
     while job.then:

@@ -1,8 +1,8 @@
-"""What a command tells: results for programs and people, and every way to end in one sentence.
+"""Print the results of a command for programs and for people, and end every failure with one sentence.
 
-The traps: a message on standard output breaks the program that reads the JSON there. And a reader such as
-`head` that closes the pipe early is no failure of ours, and Python would complain once more at exit unless
-standard output is pointed elsewhere. Notebook 00 shows a failure.
+The traps: a message on standard output breaks the program that reads the JSON there. And `head` closes the pipe
+early. That is not an error, but Python complains about it at exit unless standard output is redirected first.
+Notebook 00 shows a failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a format writes: a packed file while it grows, and the columns of its samples.
+"""Write a packed file while it grows, and collect the columns of its samples.
 
 Every format keeps the small columns (keys, values, positions) together, so that a million keys and labels are
 read at once, and a label is found without its image.

@@ -223,9 +223,9 @@ def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
     error = PackError(
         f"{len(faults):,} of {total:,} samples from {where} cannot be packed: {listed}",
         expected="samples that can all be read",
-        next_step="Mend or remove them, or leave them out with --on-error skip"
+        next_step="Repair or remove them, or leave them out with --on-error skip"
         if len(faults) < total
-        else "Check that this is where the files are (--root says it), or mend them",
+        else "Check that this is where the files are (--root says it), or repair them",
     )
     error.faults = tuple(faults)
     return error
@@ -233,7 +233,7 @@ def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
 
 @dataclass(frozen=True)
 class PackPlan:
-    """What a run would write, as a dry run reports it.
+    """The output that a run would write, as a dry run reports it.
 
     Args:
         samples: Number of samples to pack.

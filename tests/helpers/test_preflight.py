@@ -70,7 +70,7 @@ def test_an_unknown_site_and_a_relative_folder_are_told_in_a_sentence(capsys, mo
 def test_the_report_for_people_counts_what_is_to_mend(capsys):
     code = preflight.main([])
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "looked at" in last and (code == 0) == (" 0 to mend" in last)
+    assert "looked at" in last and (code == 0) == (" 0 to repair" in last)
 
 
 def test_the_guide_submits_the_jobs_that_the_report_checks(repository):
