@@ -106,10 +106,11 @@ class _Relay:
             while data := await far.read(_PIECE_BYTES):
                 left = max(0, self.cut_after - passed) if self.cuts else len(data)
                 passed, self.bytes = passed + len(data), self.bytes + min(left, len(data))
+                is_cut = left < len(data)
+                self.cuts -= is_cut  # before anything else may run: another connection looks at it, too
                 back.write(data[:left])
                 await back.drain()
-                if left < len(data):
-                    self.cuts -= 1
+                if is_cut:
                     return
 
         both = [asyncio.create_task(ask()), asyncio.create_task(answer())]
