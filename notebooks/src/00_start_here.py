@@ -24,7 +24,7 @@
 # <details>
 # <summary>You have only three hours?</summary>
 #
-# Do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05 (sections 1, 2, 4, 5), 08 (sections
+# Run the cell of *Set up* and do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05 (sections 1, 2, 4, 5), 08 (sections
 # 1, 5), 07 (sections 3, 4), and section 5 of 11 with your own data. Later notebooks begin with a *Recall* question about
 # an earlier notebook. Skip the question if you have skipped that notebook. If you have masks, numbers, or tables of your
 # own, see [13](13_bring_your_own_data.ipynb).
@@ -50,7 +50,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Every notebook begins with such a cell. It checks the kernel, which is the Python process behind this page. It makes or
+# Every notebook begins with a cell like the next one. It checks the kernel, which is the Python process behind this page. It makes or
 # finds the data, and it says how long the notebook takes. Run it with **Shift+Enter**.
 
 # %% id="start"
@@ -64,8 +64,9 @@ setup = start("00")
 # %% [markdown] id="decision" tags=["core"]
 # ## 1 · Find the limit first
 #
-# Before you change how your data is stored, find out what limits your training. Each image passes through four parts, and
-# the slowest part decides how fast you can train:
+# Before you change how your data is stored, find out what limits your training. Clusters keep data on a *parallel file system*
+# such as *Lustre*. This is a group of servers that look like one folder on every node. Each image passes through four parts,
+# and the slowest part decides how fast you can train:
 #
 # 1. The **metadata server** finds and opens files. All users share it.
 # 2. The **data servers** read the bytes from groups of disks, which are called *targets*. All users share them, too.
@@ -81,20 +82,21 @@ setup = start("00")
 # - **One packed file** is opened only once, so an image needs only the request that reads its bytes.
 # - **Tar shards** are several large files. They are read from front to back, so one request reads about ten images.
 #
-# Each speed is a division: what a part can do per second, divided by what one image costs. We use the numbers of a
-# medium-sized cluster. They are orders of magnitude, and [notebook 11](11_choose_a_format.ipynb) says where they come
-# from.
+# The next cell computes how many images per second each part handles. The rule is simple: what the part can do per second,
+# divided by what one image costs. For example, a server that answers 5,000 requests per second delivers 2,500 images per
+# second if each image needs two requests. We use the numbers of a medium-sized cluster. They are orders of magnitude, and
+# [notebook 11](11_choose_a_format.ipynb) says where they come from.
 
 # %% tags=["slide"]
-gpus_need = 4 * 64 / 0.05  # a node has 4 GPUs, and each needs 64 images for a step of 0.05 s
+gpus_need = 4 * 64 / 0.05  # each of a node's 4 GPUs needs 64 images for a step of 0.05 s
 cpus_decode = 32 / 0.003  # a node has 32 workers, and each needs 0.003 s to decode an image
 
 image_s = 110_000 / 0.7e9  # seconds in which a target reads an image of 110 kB, at 0.7 GB/s
 request_s = 0.0005  # seconds that a target needs in addition for each request
 storage = {  # images per second that the storage can deliver to all nodes together
     "files, busy metadata server": 5_000 / 2,  # other users leave you 5,000 requests per second
-    "files (idle server) or packed file": 24 / (image_s + request_s),  # 24 targets, one request
-    "tar shards": 24 / (image_s + request_s / 10),  # one request for ten images
+    "files (idle server) or packed file": 24 / (image_s + request_s),  # 24 targets; 1 read an image
+    "tar shards": 24 / (image_s + request_s / 10),  # one read for ten images
 }
 print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode:,.0f}.")
 
@@ -107,8 +109,9 @@ print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode
 guess = None  # your guess, nodes that tar shards feed: for example 100
 
 # %% [markdown]
-# The *folded* cell draws the map of limits, and marks how many images this machine can decode.
-# [Notebook 11](11_choose_a_format.ipynb) shows the code and explains it.
+# The *folded* cell draws the *map of limits*. For each number of nodes, it shows how many images per second the GPUs need and
+# how many the storage delivers. A star marks how many images this machine can decode. [Notebook 11](11_choose_a_format.ipynb)
+# shows the code and explains it.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import matplotlib.pyplot as plt
@@ -140,8 +143,8 @@ show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:
 
 # %% [markdown]
 # The black line rises, because each node adds GPUs. The coloured lines are flat, because all nodes share the storage. Where
-# a coloured line lies below the black line, the GPUs wait. Both axes are logarithmic, so each labelled step is ten times
-# the one before.
+# a coloured line lies below the black line, the GPUs wait. (The dashed line lies above the black one, so these CPUs decode fast
+# enough.) Both axes are logarithmic, so each labelled step is ten times the one before.
 #
 # The same numbers tell how busy the GPUs are at most:
 
@@ -156,32 +159,43 @@ for name, rate in storage.items():
 # per second, which is enough for 50,000 images. Then the targets are the limit. For them it makes no difference whether
 # they read a plain file or a piece of a packed file, so both feed 7 nodes.
 #
-# At 100 nodes, tar shards are more than 40 times as fast as files with a busy metadata server. If each node has its own
-# copy, the shared storage no longer limits the training.
+# Tar shards feed 23 nodes, because a target spends a tenth of a request on each image. At 100 nodes, they are more than 40
+# times as fast as files with a busy metadata server. If each node has its own copy, the shared storage no longer limits the
+# training.
 #
-# **Files are fine** if your quota of files is large enough, and if one of two things is true: they lie on a disk inside the
-# node, or you train on a few nodes and the metadata server has time for you.
+# **Files are fine** if they lie on a disk inside the node. On shared storage, they are fine for a few nodes while the metadata
+# server has time for you. In both cases, your quota must allow that many files.
 #
-# **Packing pays** if many nodes read the data, if busy neighbours use the same metadata server, or if your quota allows
-# fewer files than you have.
+# **Packing pays** if busy neighbours use the same metadata server, or if your quota allows fewer files than you have. If many
+# nodes read the data, pack it so that one request reads many images, as in tar shards.
+#
+# **Your turn.** A larger model needs 0.2 s for a step. In the first cell of this section, change 0.05 to 0.2. How many nodes do
+# plain files feed now, with a busy and with an idle metadata server? Change it back afterwards.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# A node needs only a quarter of the images per second, so files feed four times as many nodes: 2 and 28. The slower the GPUs
+# are, the longer plain files are fine.
+#
+# </details>
 #
 # | What limits you | How you notice it | What helps | Notebook |
 # |---|---|---|---|
 # | metadata server | few images per second, and CPUs and GPUs are idle | pack the files | [01](01_count_the_cost_of_small_files.ipynb), [03](03_pack_arrow.ipynb) to [06](06_read_a_squashfs_image.ipynb) |
-# | data servers | more nodes are not faster | long reads, stripes, or a copy on each node | [05](05_shard_a_dataset.ipynb), [07](07_stage_a_dataset.ipynb), [10](10_run_it_on_many_nodes.ipynb) |
+# | data servers | more nodes are not faster | long reads, files that are spread over all targets (*striped*), or a copy on each node | [05](05_shard_a_dataset.ipynb), [07](07_stage_a_dataset.ipynb), [10](10_run_it_on_many_nodes.ipynb) |
 # | a distant object store | latency of 50 ms and more | several requests in flight | [09](09_stream_shards.ipynb) |
 # | CPUs that decode | the CPUs are busy, and the GPU is not | more workers while CPUs are free, cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
 # | GPUs | the next batch is always ready | nothing, because the data arrives fast enough | |
 # | quota | `No space left on device`, `Disk quota exceeded` | fewer and larger files | [02](02_describe_a_dataset.ipynb), [03](03_pack_arrow.ipynb) |
 #
-# [11](11_choose_a_format.ipynb) repeats this map with your site's numbers, and [14](14_wrap_up.ipynb) decides with all
-# numbers that you measure in between.
+# [11](11_choose_a_format.ipynb) repeats this map with your site's numbers. In [14](14_wrap_up.ipynb), you decide with all the
+# numbers that you have measured by then.
 
 # %% [markdown] id="machine" tags=["core"]
 # ## 2 · Ask the machine what it is
 #
-# Many programs start one worker, which is a process that loads data, for each CPU that is installed. On a cluster this is
-# a trap. The node may have 128 CPUs, while your job may use only 4 of them.
+# Many programs start one *worker* for each installed CPU. A worker is a process that loads data. On a cluster this is a trap. The node may have 128 CPUs, while your job may use only 4 of them.
 
 # %%
 import os
@@ -206,7 +220,8 @@ print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 os.sched_setaffinity(0, allowed)
 
 # %% [markdown]
-# Start as many workers as the second number allows. If several processes share the CPUs, divide it by their number. For
+# Only the second number changes, to 1, because `os.cpu_count` does not know the limit. Start as many workers as the second number
+# allows. If several processes share the CPUs, divide it by their number. For
 # example, `torchrun` can start one process per GPU, and each of them sees all CPUs that the job has on the node.
 #
 # Some clusters do not enforce the number of CPUs. So in a job, use the smaller of the second number and
@@ -229,7 +244,8 @@ print(f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}")
 from helpers import machine_report
 
 free = os.statvfs(setup.scratch)
-print(f"{bytes_text(free.f_bavail * free.f_frsize)} free, and {free.f_favail:,} inodes free")
+inodes = f"{free.f_favail:,} inodes free" if free.f_files else "inodes are not counted"
+print(f"{bytes_text(free.f_bavail * free.f_frsize)} free, and {inodes}")
 picture = machine_report.describe(setup.scratch)
 machine_report.draw(picture)
 
@@ -239,8 +255,8 @@ machine_report.draw(picture)
 # bytes are free.
 #
 # On a cluster, you may use only a part of the file system, which is your *quota*. It also limits both bytes and inodes. If
-# the course can read your quota (for example with `quota` or `lfs quota`), the figure has bars for it. If it has none, ask
-# your site.
+# the course can read your quota (for example with `quota` or `lfs quota`), the figure has bars for it. If the figure shows no
+# quota, ask your site for it.
 #
 # > **Predict.** A quota is 2 TB and 3 million inodes. About how many photos of 100 kB fit: 3, 20, or 23 million?
 
@@ -258,7 +274,7 @@ x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# The inodes run out first: at three million files, or a few fewer, because folders need inodes, too. Three million photos
+# The inodes run out first, at three million files. In practice it is slightly fewer, because folders need inodes, too. Three million photos
 # fill only 0.3 TB of the 2 TB.
 #
 # **Your turn.** Find the `file_bytes` at which both limits are reached together.
@@ -271,7 +287,8 @@ figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=
 #
 # </details>
 #
-# The `doctor` examines all this and more. It has advice for each line that needs attention:
+# The command `smallfiles doctor` reports on CPUs, memory, storage, and software. The next cell makes the same report, and shows
+# only the lines that need attention, each with advice:
 
 # %%
 from smallfiles import doctor
@@ -287,9 +304,9 @@ show.say(f"Lines that need attention: {len(odd)} of {len(findings)}.")
 #
 # A Python package is a tree of small files, too, and an `import` opens many of them.
 #
-# We start a fresh Python with an *audit hook*. Python calls this function at certain events, for example whenever it opens a
-# file. The hook does not see shared libraries (`.so`), because the dynamic loader of Linux opens them. So we add the files
-# in `/proc/self/maps`, which a process has mapped into its memory.
+# An *audit hook* is a function that Python calls at certain events, for example whenever it opens a file. We start a fresh
+# Python with such a hook. The hook does not see shared libraries (`.so`), because the dynamic loader of Linux opens them. But
+# Linux lists all files that a process has mapped into its memory in `/proc/self/maps`, so we add the files of this list.
 
 # %%
 import subprocess
@@ -328,9 +345,8 @@ x = "files opened, and libraries mapped"
 figures.bars(counts, title, x=x, guess=guess, guess_of="import torch", counted=True)
 
 # %% [markdown]
-# Most of these files are Python modules. On a disk of your own, it takes microseconds to open one. Many clusters have a
-# *parallel file system* such as *Lustre*, which is a group of servers that look like one folder. There, the node must ask
-# the metadata server, which all users share.
+# Most of these files are Python modules. On a disk of your own, it takes microseconds to open one. On a parallel file system,
+# the node must ask the metadata server, which all users share.
 #
 # Suppose that your environment lies on such a file system. As in section 1, the metadata server is busy and has 5,000
 # requests per second left for you, and each file needs two of them. On each of 64 nodes, four processes import PyTorch:
@@ -346,8 +362,8 @@ for name, number in files.items():
 # requests. But an import also asks for the attributes of thousands of files, which we have not counted.
 #
 # The second line is the remedy: put the whole environment into one file, which each node opens once
-# ([06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file)). The data servers deliver its bytes, and
-# only the parts that are read.
+# ([06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file)). After that, the node
+# reads from the data servers only the parts of this file that it needs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 4 · Run cells in order
@@ -405,7 +421,7 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The cross comes with the first case that failed, and often with the reason.
+# Next to the cross, the check shows the first case that failed, and often the reason.
 #
 # **Your turn.** Correct the function above and run its cell again. The folded cell contains our solution. Click on its bar
 # to see it.
@@ -427,8 +443,8 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Activate the course's environment ([install](../docs/install.md)), run this command on the login node and in a job, and
-# compare the first lines:
+# Activate the course's environment ([install](../docs/install.md)), and run this command on the login node and in a job. The
+# first lines show the CPUs and the memory. In a job, there are usually fewer of both:
 
 # %%
 show.command(picture)

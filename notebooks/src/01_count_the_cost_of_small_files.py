@@ -3,9 +3,9 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
-# A data set of many small files uses up the quota of files, and reading it is slow. In this notebook you count what
-# one small file costs: disk space, requests to a server, and time. You measure on this machine, and you compute the
-# same for storage that is as slow as a busy cluster's.
+# A data set of many small files uses up the quota of files, and reading it is slow. In this notebook you count what one
+# small file costs: disk space, requests to a server, and time. You measure on this machine, and you compute how long the
+# same takes on the storage of a busy cluster.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -21,13 +21,13 @@
 # - count inodes and blocks,
 # - count the requests of a program, and time single system calls,
 # - compute whether a file is small for your storage,
-# - tell whether latency or the server limits you.
+# - tell whether latency or a busy server limits how fast you read.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts and small simulations, which give the same result on every machine.
-# Measured times do not. On a busy machine, calls take longer, and the measured curves in sections 3 and 4 lie lower.
+# The main findings of this notebook are counts and simulations, which hardly depend on the machine. Measured times do. On
+# a busy machine, calls take longer, and points may lie far from the computed curves.
 
 # %% id="start"
 import sys
@@ -52,9 +52,9 @@ from smallfiles.progress import bytes_text
 # %% [markdown] id="count" tags=["optional"]
 # ## 1 · Count inodes and blocks
 #
-# *Optional, 6 minutes.* Every file needs an *inode*, which is a record of its owner, its size, and the place of its
-# bytes on the disk. Every folder needs one, too. The bytes are stored in *allocation units* of a fixed size. If a file
-# does not fill its last unit, the rest of this unit is wasted.
+# *Optional, 6 minutes.* Every file needs an *inode*, which is a record of its owner, its size, and the place of its bytes
+# on the disk. Every folder needs one, too. The bytes are stored in *allocation units* of a fixed size. If a file does not
+# fill its last unit, the rest of this unit is wasted.
 #
 # The demo set has 400 images in ten folders. With the folder that contains the ten, it needs 411 inodes.
 #
@@ -87,10 +87,10 @@ for name, root in {"demo set": setup.folder(), "environment": sys.prefix}.items(
 # %% [markdown]
 # The environment alone needs tens of thousands of inodes. Compare the number with your quota of files.
 #
-# How much space is wasted depends on the allocation unit. It is small on a local disk, often 4 KiB. On a cluster it
-# may be larger.
+# How much space is wasted depends on the size of the allocation unit. On a local disk, a unit often has 4 KiB. On a
+# cluster, it may be larger.
 #
-# **Your turn.** Write the size of one of your own files. How much disk space does it occupy?
+# **Your turn.** Write the size of one of your own files into the next cell. How much disk space does the file occupy?
 
 # %%
 mine = 5_000  # change me: bytes of one of your files
@@ -118,7 +118,7 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; GPFS (Stora
 # A unit that is much smaller than the mean file wastes little space. Once the unit is larger than nearly all files, each
 # doubling of the unit doubles the space.
 #
-# You can now solve task 1 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb), which is optional, too.
+# You can now solve the optional task 1 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb).
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
@@ -131,13 +131,11 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; GPFS (Stora
 #
 # *What a parallel file system does for `open` and `read`.*
 #
-# A *request* is one message from a node to a server. How many requests are behind one `open?` in the picture? In this
-# course, **a new file costs two requests**: a *look-up*, which finds the name, and an *open*. A file is *new* if the node
-# does not know its name yet. Real file systems send one to three. Lustre and NFSv4 can send both as one request, unless
-# the program first asks for the size. A client that does not remember names looks the name up again for each call.
+# The picture shows one question, `open?`, for each file. How many *requests* are behind it? A request is one message from
+# a node to a server. A *look-up* finds the name of a file, and an *open* asks for the use of the file.
 #
-# We can count requests. `slowfs`, which comes with the course, mounts a folder a second time and counts every request of
-# the kernel. Here it adds no delay. (Where mounting is not allowed, it computes the requests from our calls.)
+# We can count both. `slowfs`, which comes with the course, mounts a folder a second time and counts every request of the
+# kernel. Here it adds no delay.
 #
 # > **Predict.** The next cell reads 100 images of the demo set. How many look-ups and opens together does `slowfs` count?
 
@@ -151,6 +149,7 @@ source, folder = setup.source(), setup.folder()
 names = source.manifest.paths.to_pylist()[:100]
 sizes = [source.store.size(name) for name in names]
 
+# If mounting is not allowed, slowfs computes the requests from our calls.
 with slowfs.open_slow(folder, slowfs.SlowConfig(latency_s=0)) as storage:
     with measure.requests(storage) as asked:
         for name, size in zip(names, sizes, strict=True):
@@ -158,11 +157,25 @@ with slowfs.open_slow(folder, slowfs.SlowConfig(latency_s=0)) as storage:
 print(asked["lookups"], "look-ups,", asked["opens"], "opens; your guess:", guess)
 
 # %% [markdown]
-# Each image needs a look-up and an open, so 100 images need 200 requests. The other look-ups are for folders. Only
-# then can the program ask for bytes.
+# Each image needs a look-up and an open, so 100 images need 200 requests. If `slowfs` counts more look-ups, they are for
+# the folders.
 #
-# A real file system can be counted, too. The folded cell shows what a client of MooseFS, which has a metadata server and
-# two data servers, counted for 1,000 random images, from plain files and from one packed file.
+# In this course, **a new file costs two requests**. A file is *new* if the node does not know its name yet. Real file
+# systems send one to three.
+#
+# <details>
+# <summary>Why one to three, and how do I count on my storage?</summary>
+#
+# Lustre and NFSv4 can combine the look-up and the open in one request, unless the program asks for the size first. A
+# client that does not remember names looks the name up again for each call.
+#
+# `measure.requests(FOLDER)` counts on your storage, too, if its client keeps counters (MooseFS, NFS, Lustre). Elsewhere,
+# it counts the system calls of this process, and says so.
+#
+# </details>
+#
+# The folded cell shows what the client of a real file system, MooseFS, counted while it read 1,000 random images from
+# plain files and from one packed file (`arrow`).
 
 # %% jupyter={"source_hidden": true}
 from helpers.kernel import CHECKOUT
@@ -174,15 +187,12 @@ for record in measure.load(CHECKOUT / "results/requests.json"):
         print(f"{record.name:11} {next(counts)} look-ups, {next(counts)} opens, {next(counts)} metadata requests in all")
 
 # %% [markdown]
-# For each plain file, this client sends a look-up, an open, and a third request of another kind. The packed file was opened
-# before the count began, so it costs almost none.
+# For each plain file, this client sends a look-up, an open, and a third request of another kind. The packed file was
+# opened before the count began, and reading images from it needs almost no metadata requests.
 #
-# `measure.requests(FOLDER)` counts on your storage, too, if its client keeps counters (MooseFS, NFS, Lustre). Elsewhere,
-# it counts the system calls of this process, and says so.
-#
-# What does a request cost? On this machine there is no server: the kernel answers by itself. We time four of its calls:
-# `stat`, `open`, `read`, and `close`. The next cell prepares the measurement. It asks for all sizes, so that the kernel
-# knows every name before we begin.
+# How long does an open take? If the files are on a local disk, the kernel answers by itself, without a server. We time
+# four of its calls: `stat`, `open`, `read`, and `close`. The next cell prepares the measurement. It asks for all sizes,
+# so that the kernel knows every name.
 
 # %%
 def timed(call, items):
@@ -228,7 +238,8 @@ for _ in range(5):
     time_all("read, warm")
 
 # %% [markdown]
-# The folded cell draws a histogram of each call. The dot on the right is the slowest call.
+# The folded cell draws a histogram for each kind of call. The dot on the right marks the slowest call. It matters,
+# because a batch is complete only when its slowest file has arrived.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 times = {name: seconds for name, seconds in times.items() if seconds}  # perhaps none is cold
@@ -243,25 +254,25 @@ figures.histogram(times, title, x="time of one call (s)", log=True, note=note)
 # On a local disk, opening a file whose name the kernel knows takes a few microseconds. On a cluster, the open is usually
 # a request to a server and may take milliseconds.
 #
-# The slowest calls matter, too, because a batch is complete only when its slowest file has arrived.
-#
-# Our "cold" read is only partly cold. The kernel still knows names and inodes, and a file server may still have
-# the bytes in its own memory.
+# Our "cold" read is only partly cold. The kernel still knows names and inodes, and a file server may still have the bytes
+# in its own memory.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them, one after the other,
-# > at the speed measured here? And on a fresh node that knows no names, if each image needs two requests of 2 ms?
+# > at the speed measured here? And how long does it take on a cluster, if the node knows none of the names, and each
+# > image needs two requests of 2 ms?
 
 # %%
-guess_s, guess_hours = None, None  # your guesses: seconds here, hours there
+guess_s, guess_hours = None, None  # your guesses: seconds here, hours on a cluster
 
 # %%
 images, request_s = 1_281_167, 0.002  # change me: the time of a request on your cluster
 show.say(f"Here, with known names: **{images * open_s:,.0f} s**; your guess: {guess_s}.")
 hours = images * 2 * request_s / 3600
-show.say(f"There: **{hours:.1f} hours**, without a single byte; your guess: {guess_hours}.")
+show.say(f"On a cluster: **{hours:.1f} hours**, without a single byte; your guess: {guess_hours}.")
 
 # %% [markdown]
-# The 2 ms are an assumption. *On the cluster*, below, measures your value.
+# On a local disk, opening all images takes seconds. If each request waits 2 ms for a server, it takes more than an hour.
+# The 2 ms are an assumption. *On the cluster*, below, shows how to measure the cost of a file.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -283,28 +294,8 @@ def write_both(size):
     return pieces, large
 
 
-# %%
-def read_many(pieces):
-    total = 0
-    for piece in random.sample(pieces, len(pieces)):
-        descriptor = os.open(piece, os.O_RDONLY)  # one open for each piece
-        total += os.readv(descriptor, [buffer])
-        os.close(descriptor)
-    return total
-
-
-def read_one(large, size):
-    descriptor, total = os.open(large, os.O_RDONLY), 0  # one open for all pieces
-    places = range(0, os.fstat(descriptor).st_size, size)
-    for place in random.sample(places, len(places)):
-        total += os.preadv(descriptor, [memoryview(buffer)[:size]], place)
-    os.close(descriptor)
-    return total
-
-
 # %% [markdown]
-# First we count. The next cell writes 128 pieces of 10 kB as files and as one large file. Then it reads both through
-# `slowfs`.
+# First we count. The next cell writes pieces of 10 kB in both ways and then reads them through `slowfs`.
 
 # %% tags=["slide"]
 pieces, large = write_both(10_000)
@@ -317,14 +308,15 @@ for way, files in {"many files": pieces, "one file": [large]}.items():
     print(f"{way}: {asked['lookups']} look-ups, {asked['opens']} opens, {asked['bytes']:,} bytes")
 
 # %% [markdown]
-# Both ways read the same bytes. But the many files need two requests each, while the large file needs a
-# handful altogether.
+# Both ways read the same bytes. But the many files need two requests each, while the large file needs only a few
+# altogether.
 #
-# So we can compute the time on any storage. Each file waits for its requests, and then its bytes arrive at the storage's
-# rate. The large file hardly waits, so its pieces need only the time of their bytes.
+# So we can compute the time on any storage. For each small file, the program first waits for the two requests, and then
+# the bytes arrive at the storage's rate. The large file is opened only once, so we count only the time in which its bytes
+# arrive.
 #
-# > **Predict.** A file waits 4 ms for its two requests, and the storage delivers 1 GB/s. How large must the files be
-# > so that reading them is half as fast as reading one large file?
+# > **Predict.** For each small file, the program waits 4 ms for the two requests, and the storage delivers 1 GB/s. How
+# > large must the files be so that reading them is half as fast as reading one large file?
 
 # %%
 guess = None  # your guess: bytes
@@ -359,9 +351,33 @@ show.figure(fig, alt=f"{title}. Computed for {1e3 * wait_s:g} ms per file, {byte
 # program may read 1 GB/s. Then the limit is 20 kB, and images of 110 kB are not small. Smaller files are fine, too, if your
 # jobs open fewer files per second than the server can open, and if the training never waits for them.
 #
-# **Your turn.** Change `wait_s` and `rate` above to the values of your storage.
+# **Your turn.** Change `wait_s` and `rate` above to the values of your storage, and run both cells again. Are your files
+# small?
 #
-# Does the rule hold on this machine? `measure.compare` runs both ways in turn, so that a disturbance affects both.
+# Does the rule hold on this machine? We need two functions that read the pieces in random order: `read_many` opens each
+# piece, and `read_one` opens only the large file.
+
+# %%
+def read_many(pieces):
+    total = 0
+    for piece in random.sample(pieces, len(pieces)):
+        descriptor = os.open(piece, os.O_RDONLY)  # one open for each piece
+        total += os.readv(descriptor, [buffer])
+        os.close(descriptor)
+    return total
+
+
+def read_one(large, size):
+    descriptor, total = os.open(large, os.O_RDONLY), 0  # one open for all pieces
+    places = range(0, os.fstat(descriptor).st_size, size)
+    for place in random.sample(places, len(places)):
+        total += os.preadv(descriptor, [memoryview(buffer)[:size]], place)
+    os.close(descriptor)
+    return total
+
+
+# %% [markdown]
+# `measure.compare` runs both functions in turn, so that a disturbance by other programs affects both.
 
 # %%
 buffer = bytearray(4_000_000)
@@ -392,22 +408,21 @@ show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {
 
 # %% [markdown]
 # The measured curve rises, too, but it does not follow the rule exactly. For the smallest files it lies above the rule,
-# because the large file also needs a system call for each piece. On a busy machine, other programs interrupt the calls, and
-# points may lie far from the rule.
+# because the large file also needs a system call for each piece.
 #
-# The large file has a second advantage: read from front to back, it needs fewer requests for the bytes, too
+# If it is read from front to back, the large file also needs fewer requests for its bytes
 # ([05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program need not wait for each answer before it sends the next request. It can use several threads. Each thread opens one
-# file at a time: it sends the look-up, waits, sends the open, and waits. We say that all this time one open is
-# *in flight*. So 16 threads keep 16 opens in flight. How much that helps depends on how many requests the storage processes
-# at the same time.
+# The time between a request and its answer is the *latency*. A program need not wait for one answer before it sends the
+# next request, because it can use several threads. Each thread opens one file at a time: it sends the look-up, waits,
+# sends the open, and waits. During all this time, one open is *in flight*. So 16 threads keep 16 opens in flight. How
+# much that helps depends on how many requests the storage processes at the same time.
 #
-# We simulate storage with 4 metadata servers. Each takes 2 ms for a request and processes one at a time. All other requests
-# queue. The simulation needs no clock: it only computes when each request is answered.
+# We simulate storage with 4 metadata servers. Each needs 2 ms for a request and processes one request at a time, while
+# all other requests queue. The simulation only computes when each request is answered.
 
 # %% tags=["slide"]
 import heapq
@@ -449,8 +464,11 @@ for k, rate in simulated.items():
     print(f"{k:2} in flight: {rate:5,.0f} files/s; your formula: {your_rate(k, storage):5,.0f}")
 
 # %% [markdown]
-# Now we measure with real threads. We read the 100 files from this disk, and then from a mount that delays each
-# request as in the simulation.
+# The storage reaches its limit with 4 opens in flight. They keep all 4 servers busy, so further opens only wait in the
+# queue.
+#
+# Now we measure with real threads. We read the 100 files from this disk, and then from a mount that delays each request
+# as in the simulation.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -479,7 +497,7 @@ with slowfs.open_slow(folder, storage) as slow:
     found["slow mount"] = rates_in_flight(slow.store, most=64)  # its servers limit what it sends on
 
 # %% [markdown]
-# The folded cell draws the simulation, your formula and the measured rates. It notes the rate of this machine on a
+# The folded cell draws the simulation, your formula, and the measured rates. It also notes the rate of this machine on a
 # *worksheet*, which notebooks 11 and 14 use.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
@@ -500,14 +518,13 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 #
 # </details>
 #
-# **Slow storage** is limited by latency as long as few opens are in flight. Each additional open then makes the program
-# faster. Once all 4 servers are busy, additional opens only wait in the queue. The measured rates of the mount are below
-# the simulation, because the threads and the mount need the CPU as well. On a calm machine, the mount reached 80 to 90 % of it, on a
-# busy one less.
+# **Slow storage** is limited by latency as long as fewer than 4 opens are in flight, so each additional open makes the
+# program faster. From 4 on, the servers are the limit. The measured rates of the mount are below the simulation, because
+# the threads and the mount need the CPU as well.
 #
-# **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache
-# there is nothing to wait for. Threads then gain little or even lose time, since Python runs one thread at a time, and
-# switching between threads costs time.
+# **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache, there
+# is nothing to wait for. Then threads gain little or even lose time, since Python runs one thread at a time, and
+# switching between them costs time.
 #
 # **Your turn.** Set `servers=8` and run the simulation again. How many opens in flight does the storage need now?
 #
@@ -529,13 +546,13 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# How long does it take to open a file on your cluster? The next cell packs the data set twice: as a folder of files and as
-# one file. Copy both to the file system that your jobs use. Do this before you close the notebook, because the notebook then
-# deletes them. Run the printed command in their folder, on a node that has not read them before.
+# How long does it take to open a file on your cluster? The next cell packs the data set twice: as a folder of files and
+# as one file. Copy both to the file system that your jobs use, before you close the notebook, which then deletes them.
+# Run the printed command in the folder of the copies, on a node that has not read them before.
 #
 # The command prints samples per second for both. Divide 1,000 by each number to get milliseconds per sample. For example,
-# 250 and 1,000 samples per second are 4 ms and 1 ms. The difference, 3 ms, is the cost of a separate file, which the exercise
-# calls `cluster_ms`. A new file costs more, because here the node knows each name after the first read.
+# 250 and 1,000 samples per second are 4 ms and 1 ms. The difference, 3 ms, is the cost of a separate file, which the
+# exercise calls `cluster_ms`. A file whose name the node does not know yet costs even more.
 
 # %%
 from smallfiles.measure import BenchConfig
@@ -551,8 +568,7 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file costs an inode, usually an allocation unit, and about two requests to a metadata server, a look-up and an
-#   open, however few bytes it has.
+# - A small file costs an inode, usually an allocation unit, and about two requests to a metadata server.
 # - An open takes microseconds if this machine can answer it, and may take milliseconds if a server must.
 # - A file is small if, in the time that it takes to open it, the storage could deliver more bytes than the file has.
 # - Several opens in flight hide the latency until all servers are busy. Further opens only queue.

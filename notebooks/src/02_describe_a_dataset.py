@@ -4,9 +4,8 @@
 # **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** small copies with
 # synthetic pictures
 #
-# Before a program can read images, it needs a list. The list says which samples there are, and which target (class or caption)
-# each of them has. Many programs search all folders for this list each time they start. A *manifest* is the same list, written
-# to a file once.
+# Before a program can read images, it needs a list of all samples with their targets (classes or captions). Many programs
+# make this list each time they start, by searching all folders. A *manifest* is the same list, written to a file once.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,8 +49,8 @@ setup = start("02")
 # %% [markdown] id="walk" tags=["core"]
 # ## 1 · Walk once, write down what is there
 #
-# `sources.load` recognises the layout of a data set and searches its folders once. It returns a manifest, and a store from which
-# the bytes can be read. For the data of the course, `setup.source` calls it.
+# `sources.load` recognises the layout of a data set and searches its folders once. The result contains the manifest, and a
+# *store*, which reads the bytes of the samples. For the course's data, `setup.source` calls `sources.load`.
 
 # %%
 from smallfiles import sources
@@ -65,8 +64,8 @@ manifest
 manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
-# Each row is a sample. Its *path* is also its name, the *key*. Its *target* is a label here. The label is the position of
-# the class in a list of classes.
+# Each row describes a sample. Its *path* is also its name, which is called the *key*. Its *target* is a label here, which is
+# the position of the class in a list of classes.
 #
 # We look at data in four layouts. Three of them are ways to distribute ImageNet: sorted into one folder per class, the
 # download from Kaggle, and the official tar files. The fourth is Flickr30K, whose photographs have captions.
@@ -81,15 +80,15 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only the paths in class folders contain the class. There, a name such as `n01440764` is a *wnid*, which is WordNet's name of
-# a class. The other three layouts need a second file: a CSV file, ImageNet's *development kit* (a separate archive), or a
-# file of captions.
+# Only the paths in class folders contain the class. Each folder is named by a *wnid* such as `n01440764`, which is WordNet's
+# name of a class. The other three layouts need a second file. The download from Kaggle has a CSV file, the official tar files
+# need ImageNet's *development kit* (a separate archive), and Flickr30K has a file of captions.
 #
-# The notes say what was guessed, repaired or skipped. Here, ten images are missing from Flickr30K's file of splits.
+# The notes say what was guessed, repaired or skipped. For example, Flickr30K's file of splits does not list all images.
 #
-# Flickr30K comes with its captions twice: once in `results.csv`, and once in a file whose name ends in `.token`. In one row of
-# `results.csv`, a delimiter is missing. To compare the two files, we make a manifest from each. Then we print the *set digest*
-# of each manifest, which is a fingerprint of all paths and targets.
+# Flickr30K comes with its captions twice: once in `results.csv`, and once in a file whose name ends in `.token`. In one row
+# of `results.csv`, a delimiter is missing. We make a manifest from each file, and print its *set digest*, which is a
+# fingerprint of all paths and targets.
 #
 # Do the two files describe the same data set?
 
@@ -101,27 +100,26 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…", *repairs)
 
 # %% [markdown]
-# The set digests are equal. So the broken row was repaired, and both files describe the same data set.
+# The set digests are equal. So the broken row was repaired correctly, and both files describe the same data set.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# A set digest identifies a data set. We make two copies of the manifest. In the first copy we shuffle the rows, and in the
-# second copy we change one label.
+# A set digest identifies a data set. We shuffle the rows of one copy of the manifest, and change one label in another copy.
 #
 # Which copy still has the same set digest (prints `True`)?
 
 # %% tags=["slide"]
 shuffled = manifest.select(manifest.order(seed=1))
 labels = manifest.targets.to_pylist()
-changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:]])
+other = 1 if labels[0] == 0 else 0  # a wrong label for the first sample
+changed = Manifest.from_columns(manifest.paths, [other, *labels[1:]])
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The set digest depends on all paths and targets, but not on their order. It does not depend on the names of the
-# classes: two manifests have the same set digest even if label 0 means *cat* in one and *dog* in the other. Nor does it depend
-# on the bytes of the images. For these, a packed file has a *content digest*
-# ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)).
+# Only the shuffled copy has the same set digest, because the digest depends on all paths and targets, but not on their order.
+# It does not depend on the names of the classes or on the bytes of the images. For the bytes, a packed file has a *content
+# digest* ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)).
 #
 # The manifest is one JSON file:
 
@@ -131,10 +129,11 @@ manifest.save(path)
 print(path.read_text()[:500])
 
 # %% [markdown]
-# Reading this file replaces a *walk*: a search through all folders. What does a walk cost? We count its requests.
+# A program that reads this file does not have to *walk*, which means to search through all folders. What does a walk cost? We
+# count its requests to the metadata server.
 #
-# ImageNet's training set has 1,281,167 images in 1,000 folders. To list a folder is one request, and the answer says which
-# names are folders. So a walk that collects only names sends about 1,000 requests.
+# ImageNet's training set has 1,281,167 images in 1,000 folders. A walk sends one request to list each folder. The answer
+# contains the names of all images in it. So a walk that collects only names sends about 1,000 requests.
 #
 # > **Predict.** Another walk also asks for the size of each image. How many requests does it send?
 
@@ -156,7 +155,7 @@ walks = {"walk, names and sizes": names_and_sizes}
 walks["walk, names only"] = lambda: list(os.walk(source.root))
 
 # %% [markdown]
-# The folded cell counts the requests of both walks here, and scales them to ImageNet.
+# The folded cell runs both walks here, counts their requests, and scales the counts to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -182,30 +181,32 @@ above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPa
 worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# For ImageNet, a walk for names lists 1,000 folders. A walk with sizes also asks for each image, so it sends 1.3 million
-# requests. If each takes 2 ms, one after the other, that is 43 minutes. A program that packs the images needs the sizes, and
-# the manifest contains them. (`sources.load` keeps many requests in flight, so it is faster than this.)
+# A walk with sizes also sends one request for each image, so it sends 1.3 million requests. At 2 ms per request, one after
+# the other, this takes 43 minutes. A program that packs the images needs the sizes, and the manifest contains them.
+# (`sources.load` is faster, because it sends many requests at the same time.)
 #
-# On this machine, the kernel answers from memory. How long do the three ways take here?
+# On this machine, Linux answers from its memory. How long do the two walks take, and how long does it take to read the
+# manifest?
 
 # %%
 print(measure.compare({**walks, "read the manifest": lambda: Manifest.load(path)}, rounds=5))
 
 # %% [markdown]
-# Here a walk for names may even be faster than reading the JSON file. But such a walk finds no sizes, and it finds targets
+# Here, a walk for names may even be faster than reading the manifest. But such a walk finds no sizes, and it finds targets
 # only in class folders.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's development kit labels each validation image with an `ILSVRC2012_ID`, a number from 1 to 1000. Models from
-# torchvision, timm and Keras use another number. They sort the 1,000 wnids, and the label of a class is the position of its
-# wnid in this list, counted from 0. We call this position the *rank* of the wnid.
+# torchvision, timm and Keras use other numbers. For them, the label of a class is the *rank* of its wnid, which is its
+# position among the 1,000 sorted wnids, counted from 0.
 #
 # ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
 #
-# The folded cell makes two copies of the same pictures. One has the official layout. In the other one, the pictures are in
-# folders named by wnid, so we know the right labels.
+# The folded cell makes two copies of the same synthetic pictures. One copy has the official layout with a development kit.
+# The other copy has folders named by wnid, so we know the right labels. Both have only 40 classes, so their numbers differ
+# from those in the picture.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -225,7 +226,7 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
 # A colleague writes `label = ID - 1`. All labels are in the right range, so nothing fails. Then the colleague tests a perfect
-# model, which was trained with the ranks as labels.
+# model. It was trained with the ranks as labels, and it recognises every image.
 #
 # > **Predict.** What accuracy does the test report: 90 %, 50 %, 2.5 % (chance among 40 classes), or less?
 
@@ -233,8 +234,8 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 guess = None  # your guess: accuracy in percent
 
 # %% [markdown]
-# **Your turn.** Write the correct rule, as the picture shows it. `wnid_of` maps an ID to its wnid, and `in_order` is the sorted
-# list of wnids.
+# **Your turn.** Write the correct rule, as the picture shows it. `wnid_of` maps an ID to its wnid, and `in_order` is the
+# sorted list of wnids.
 
 # %%
 wnid_of, in_order = devkit.wnid_of_id, sorted(devkit.wnid_of_id.values())
@@ -260,11 +261,13 @@ print(f"your guess for ID - 1: {guess}; chance of {len(by_folder.classes)} class
 #
 # </details>
 #
-# In these copies, no class has the same position in both orders. So with `ID - 1` the accuracy is below chance, and the model
-# looks broken. Users of other projects have met this, too ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# In these copies, no class has the same position in both orders. So with `ID - 1` all labels are wrong, and the reported
+# accuracy is 0 %. This is even below chance, and the model looks broken. Users of other projects have met this, too
+# ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
-# To find out which order a manifest uses, look at images whose label you know. `check_label_order` does this:
+# To find out which order a manifest uses, look at images whose label you know. `check_label_order` does this with a few
+# images of the real ImageNet:
 
 # %% tags=["slide"]
 names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
@@ -272,6 +275,8 @@ for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs
     print(labels, "→", imagenet.check_label_order(Manifest.from_columns(names, labels)))
 
 # %% [markdown]
+# The first labels are right. The second ones are IDs, which are counted from 1. For `ID - 1`, the answer is `devkit`.
+#
 # You can now solve both tasks of [exercise 02](../exercises/02_describe_a_dataset.ipynb).
 
 # %% [markdown] id="refuse" tags=["optional"]
@@ -295,7 +300,7 @@ suspects = [
 ]
 
 # %% [markdown]
-# The folded cell reads each of them with `json.loads` and with `Manifest.load`:
+# The folded cell reads each of them with `json.loads`. Below the result, it prints what `Manifest.load` says:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -318,20 +323,21 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# `json.loads` refuses only the last one, which is truncated. `Manifest.load` refuses all eight, and says why.
+# `json.loads` refuses only the last one, which is truncated. The other seven are valid JSON. `Manifest.load` refuses all
+# eight and says why.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# Up to Python 3.13, a DataLoader on Linux *forks* its workers. A forked worker shares all memory with the training process. Linux
-# copies a *page* of 4 kB only when one of the processes writes to it. The workers only read the list of samples, so the list
-# should not need any more memory. Does it?
+# Up to Python 3.13, a DataLoader on Linux *forks* its workers. A forked worker shares all memory with the training process.
+# Linux copies a *page* of 4 kB only when one of the processes writes to it. Workers only read the list of samples, so it
+# seems that they need no memory for it. Is that true? We test it with a list like that of torchvision's `ImageFolder`:
 
 # %% tags=["slide"]
 from torch.utils.data import Dataset
 
 
-class ListOfPaths(Dataset):  # as torchvision's ImageFolder does
+class ListOfPaths(Dataset):
     def __init__(self, paths, labels):
         self.samples = list(zip(paths, labels))
 
@@ -343,8 +349,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder does
 # %% [markdown]
 # **Your turn.** The class `Yours` below keeps two lists, which still have one Python object per path. Replace the lists by
 # two Arrow arrays, which are called *columns*. `pa.array(values)` copies all values into a few buffers, and
-# `array[i].as_py()` makes a Python object of value i. Your class is correct if it returns the same samples and contains no
-# list. The figure after the next Predict shows how much memory it saves.
+# `array[i].as_py()` makes a Python object from the value at position `i`. Your class is correct if it returns the same
+# samples and contains no list.
 
 # %%
 import pyarrow as pa
@@ -359,7 +365,8 @@ class Yours(Dataset):
 
 
 # %% [markdown]
-# The folded cell contains our solution. It loads a large manifest in all three ways:
+# The folded cell contains our solution, the class `Columns`. It gives the samples of a large manifest to all three classes,
+# and it checks yours:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -386,8 +393,8 @@ lists = any(isinstance(each, list | tuple | dict) for each in vars(datasets["you
 print(f"yours gives the same samples: {same}; contains no list: {not lists}")
 
 # %% [markdown]
-# How do we see what a worker has copied? Linux counts the memory that a process has changed and that belongs to this process
-# alone. It calls this number `Private_Dirty`:
+# How do we see what a worker has copied? When a worker writes to a shared page, it gets a copy of the page that no other
+# process uses. Linux counts such pages as `Private_Dirty`:
 
 # %%
 from pathlib import Path
@@ -400,17 +407,17 @@ def private_mb():
 
 
 # %% [markdown]
-# The folded cell above printed the size of the list in megabytes. Now each of four workers reads a quarter of the samples, in
-# random order.
+# Now each of four workers reads a quarter of the samples, in random order.
 #
-# > **Predict.** How many megabytes of the list has each worker copied in the end: almost none, a quarter, or nearly all?
+# > **Predict.** How much of the list has each worker copied in the end: almost nothing, a quarter, or nearly all? Give your
+# > guess in megabytes. The folded cell above printed the size of the list.
 
 # %%
 guess = None  # your guess: megabytes per worker, for the list of paths
 
 # %% [markdown]
 # The folded cell runs four workers with each of the three classes, and draws what each worker has copied. Python's garbage
-# collector also writes to objects, so we turn it off. In a real training, even more is copied.
+# collector also writes to objects, so we turn it off to see the effect of the reads alone.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import numpy as np
@@ -439,8 +446,8 @@ show.say(
 )
 
 # %% [markdown]
-# A worker that only reads still writes. Python counts the references to each object *in the object*. When a worker reads a path,
-# it changes this count, so Linux copies the whole page:
+# In the end, each worker has copied nearly the whole list, because reading also writes. Python counts the references to each
+# object *in the object*. When a worker reads a path, it changes this count, so Linux copies the whole page:
 #
 # ```text
 #                          a page of 4 kB: count and path of dozens of objects
@@ -451,14 +458,14 @@ show.say(
 # ```
 #
 # A page contains dozens of paths. So a few random reads copy much of the list, and this looks like a memory leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A column, as in a `Manifest`, has no object per path,
-# so reading does not write to it.
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A column, as in a `Manifest`, has no object per path, so
+# reading does not write to it.
 #
-# From Python 3.14 on, the training process no longer forks its workers by default, so they do not share its memory. *Spawned*
-# workers, each of which is a new Python, do not share it either. In both cases the data set is *pickled*, which means that it is
-# converted to bytes and sent to each worker. We count the bytes.
+# Workers can also be *spawned*. A spawned worker is a new Python process, so it shares no memory with the training process.
+# The data set is *pickled*: it is converted to bytes, which are sent to each worker. From Python 3.14 on, this happens by
+# default, because the training process no longer forks its workers.
 #
-# How many megabytes are sent to 8 workers for the list of paths?
+# How many megabytes are sent to 8 workers for the list of paths, and how many for columns?
 
 # %%
 import pickle
@@ -468,10 +475,10 @@ for name, dataset in datasets.items():
     print(f"{name:14} {sent / 1e6:6.1f} MB for 8 workers")
 
 # %% [markdown]
-# Columns must be sent, too. They save only the memory that *forked* workers copy while they read.
+# About as many bytes are sent for columns as for the list. So columns help *forked* workers, but they do not reduce what is
+# sent to other workers.
 #
-# The folded cell measures what else it costs to start workers. It gives the list of paths directly to a `DataLoader`. A list
-# has a length and can be indexed, which is all that a `DataLoader` needs.
+# To start a worker also takes memory and time. The folded cell measures both, for forked and for spawned workers.
 
 # %% jupyter={"source_hidden": true}
 import time
@@ -500,23 +507,23 @@ for method, workers, length in [(m, n, k) for m in ("fork", "spawn") for n, k in
     print(f"{method:5} {workers} × {memory:4.0f} MB, started after {seconds:5.2f} s, with {length:7,} paths")
 
 # %% [markdown]
-# Each line begins with the number of workers and the memory of each worker. A spawned worker imports PyTorch again, so it
-# needs a few hundred megabytes before it reads its first sample. It takes seconds to start, and much longer on a busy machine.
-# The list adds its own bytes to every spawned worker. A forked worker has almost no memory of its own at the start.
+# Each line shows the number of workers and the memory that a worker does not share. A spawned worker imports PyTorch again,
+# so it needs a few hundred megabytes before it reads its first sample. It takes seconds to start. Each spawned worker also
+# has its own copy of the list. At the start, a forked worker shares almost all of its memory.
 #
-# So keep the paths in columns, and set `multiprocessing_context="fork"` where you can, as the loaders of notebook 08 do. Start the
-# workers once (`persistent_workers=True`), not in each epoch.
+# So keep the paths in columns. Set `multiprocessing_context="fork"`, as the loaders of notebook 08 do, unless the workers use
+# CUDA, which forked workers cannot. Start the workers once (`persistent_workers=True`), not in each epoch.
 
 # %% [markdown] id="divide" tags=["optional"]
 # ## 6 · Divide it
 #
 # *Optional, 5 minutes.* A job with several GPUs has several processes, and each of them trains with a part of the manifest's
-# rows. The loaders of notebook 08 choose the parts for you. Here you see why they shuffle first.
+# rows. Here you see why the loaders of notebook 08 shuffle the rows first.
 #
-# `split_off` puts the same share of each class aside for validation. The other rows are divided among the processes.
+# `split_off` sets the same share of each class aside for validation. The other rows are divided among the processes.
 #
-# > **Predict.** A walk finds the images class by class. Each of four processes gets a quarter of the rows. How many of the ten
-# > classes does a process see if its quarter is one contiguous piece? And if it gets every fourth row?
+# > **Predict.** A walk finds the images class by class. Each of four processes gets a quarter of the rows. How many of the
+# > ten classes does a process see if its quarter is one contiguous piece? And if it gets every fourth row?
 
 # %%
 guess = None, None  # your guess: classes in one piece, classes in turn
@@ -527,7 +534,7 @@ train, val = manifest.split_off(0.1, seed=0)
 labels = np.sort(train.targets)  # class by class, as a walk finds them
 ways = {
     "In one piece": np.array_split(labels, processes),
-    "In turn": [labels[rank::processes] for rank in range(processes)],
+    "In turn": [labels[first::processes] for first in range(processes)],
 }
 for name, pieces in ways.items():
     print(f"{name}, classes of each process:", *(len(np.unique(piece)) for piece in pieces))
@@ -557,9 +564,9 @@ with styled():
 show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 
 # %% [markdown]
-# If each process gets one piece, its batches contain few classes. If the rows are dealt in turn, each process sees all classes.
-# But it sees one class after the other, and all processes see the same class at the same time. So a loader first shuffles all
-# rows, in each epoch anew, and then deals them to the processes ([08](08_keep_the_gpu_fed.ipynb)).
+# If each process gets one piece, it sees only a few classes. If the rows are dealt in turn, each process sees all classes.
+# But it sees one class after the other, and all processes see the same class at the same time. So in each epoch, a loader
+# first shuffles all rows, and then deals them to the processes ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -570,12 +577,12 @@ show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job, and keep it next to the data. Nobody reads notes in a job log, so `strict` turns incomplete
-# samples and stray files into errors. Guesses and repairs are still only notes.
+# Make the manifest once, in a job, and keep it next to the data. Nobody reads notes in a job log, so `strict` turns
+# incomplete samples and stray files into errors. Guesses and repairs are still only notes. This is the command for your job:
 
 # %%
 config = sources.ManifestConfig(split=manifest.split or None, strict=True)
-config.save(config.load(setup.path()), setup.scratch / "job.json")
+config.save(config.load(setup.path()), setup.scratch / "job.json")  # as the command below does
 show.command(config, "imagenet", "train.json")
 
 # %% [markdown] id="key-points"
@@ -586,34 +593,35 @@ show.command(config, "imagenet", "train.json")
 # - A label is the rank of the wnid among all sorted wnids, and never `ID - 1`. Check a manifest with images whose label you
 #   know.
 # - A file can be valid JSON and still be wrong.
-# - Forked workers copy Python objects when they read them, but not columns. Spawned workers get a copy of everything.
+# - Forked workers copy Python objects when they read them, but not columns. Spawned workers get a copy of the whole data set.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** On a node, each of 4 processes has a list of 10 million paths (2 GB), and keeps 8 forked workers. By how much does the
-# memory grow at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
+# **1.** On a node, each of 4 processes has a list of 10 million paths (2 GB), and keeps 8 forked workers. By how much does
+# the memory grow at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. In the end, each of the 32 workers has a copy of nearly the whole list. (a) is one copy of the list. (b) is what the
-# 4 processes have before any worker starts. If the workers shared the list, nothing would be added.
+# **(c)**. In the end, each of the 32 workers has a copy of nearly the whole list. (a) is one copy of the list. (b) is what
+# the 4 processes have before any worker starts. If the workers shared the list, nothing would be added.
 #
 # </details>
 #
-# **2.** You download a model. Its accuracy is 76 % on a colleague's ImageNet validation set, and less than 0.1 % on yours. What
-# do you check first? (a) The weights of the model. (b) The order of your labels. (c) How the images are normalised.
+# **2.** You download a model. Its accuracy is 76 % on a colleague's ImageNet validation set, and less than 0.1 % on yours.
+# What do you check first? (a) The weights of the model. (b) The order of your labels. (c) How the images are normalised.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The accuracy is below chance (0.1 %), because with `ID - 1` correct predictions are scored as wrong. (a) The weights
-# work for your colleague. (c) A wrong normalisation lowers the accuracy, but not below chance.
+# **(b)**. The accuracy is below chance (0.1 %), because with `ID - 1` correct predictions are scored as wrong. (a) The
+# weights work for your colleague. (c) A wrong normalisation lowers the accuracy, but not below chance.
 #
 # </details>
 #
-# **3.** Two manifests have the same set digest. What can be different? (a) One label. (b) The bytes of an image. (c) One path.
+# **3.** Two manifests have the same set digest. What can be different? (a) One label. (b) The bytes of an image. (c) One
+# path.
 #
 # <details>
 # <summary>Answer</summary>

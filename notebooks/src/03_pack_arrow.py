@@ -4,17 +4,18 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 01 · **Data** 400 synthetic images
 # with labels, 400 with captions
 #
-# One large file instead of a million small ones needs only one inode, and each worker opens it once. But training reads images in
-# random order. So a packed file is only useful if a program can read one image without its neighbours.
+# One large file needs only one inode, and each worker opens it once. But training reads images in random order. So a
+# packed file is only useful if a program can read one image without its neighbours.
 #
-# A file of Apache Arrow consists of pieces. If the pieces have the wrong size, reading is 50 to 300 times slower.
+# An Apache Arrow file consists of pieces with several images each. If a program reads a whole piece to get one image, and
+# the pieces are large, reading can be 50 to 300 times slower.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - How does a program find row 200 in an Arrow file?
 # - How many rows belong in a record batch?
-# - What remains if a packing job is killed?
+# - What is left on the disk if a packing job is killed?
 
 # %% [markdown] id="objectives"
 # ## After this you can
@@ -22,14 +23,14 @@
 # - write images with labels or captions in record batches,
 # - distinguish a copy from a view,
 # - choose the number of rows per batch for the programs that read the file,
-# - open a file in the right method of a `Dataset`,
-# - distinguish half a file from a whole one.
+# - write a `Dataset` that opens the file in each worker,
+# - avoid half a file, and check that a file has not changed.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts of bytes that are copied, fetched or written. They are the same on a busy
-# machine. Only section 3 also measures rates, which a busy machine lowers.
+# The main findings of this notebook are counts of bytes, which are the same on a busy machine. Only section 3 also
+# measures speed, which a busy machine lowers.
 
 # %% id="start"
 import sys
@@ -40,24 +41,24 @@ from helpers import figures, show, start, worksheet
 setup = start("03")
 
 # %% [markdown] id="recall"
-# > **Recall** (01). To open a new file takes two requests of 2 ms each. The storage processes 4 requests at the same time. With
-# > how many opens in flight does it reach its limit?
+# > **Recall** (01). A storage has 4 metadata servers, each of which processes one request at a time. Opening a file takes
+# > two requests of 2 ms each, one after the other. With how many opens in flight does the storage reach its limit?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# With 4 opens in flight. Then all 4 servers are busy, and they open 4 / (2 × 2 ms) = 1,000 files per second.
+# With 4 opens in flight. Then all 4 servers are busy, and together they open 4 / (2 × 2 ms) = 1,000 files per second.
 #
 # </details>
 
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Build a small file by hand
 #
-# Arrow has several file formats. We write an Arrow *file* (IPC). It is neither Parquet nor the *stream* format that Hugging
-# Face's `datasets` uses.
+# Arrow has two formats for a table on disk, the *IPC file* and the *IPC stream*. We write an IPC file. Hugging Face's
+# `datasets` uses the stream, and Parquet is a different format.
 #
-# An Arrow table has a *schema*, which is a list of *fields*. Each field has a name and a type. The type `list<string>` can store
-# all captions of an image in one row, so the image itself is stored only once.
+# An Arrow table has a *schema*, which is a list of its columns (*fields*). Each field has a name and a type. The type
+# `list<string>` can store all captions of an image in one row, so the image itself is stored only once.
 
 # %%
 from pathlib import Path
@@ -65,6 +66,12 @@ from pathlib import Path
 import pyarrow as pa
 
 schema = pa.schema({"key": pa.string(), "captions": pa.list_(pa.string()), "data": pa.binary()})
+schema
+
+# %% [markdown]
+# We read six images of the synthetic Flickr30K data set. The cell shows two captions of the first image:
+
+# %%
 flickr = setup.source("flickr30k", split="all")
 rows = []
 for index in range(6):
@@ -74,12 +81,13 @@ for index in range(6):
 rows[0]["captions"][:2]
 
 # %% [markdown]
-# Rows are stored in *record batches*. A record batch contains some rows, column by column: all keys, then all captions, then all
-# images. Its *header* says where each column begins. Its *offsets* say where each image begins.
+# Rows are stored in groups, which are called *record batches*. A record batch is stored column by column. First come the
+# keys of all its rows, then all captions, then all images. Its *header* says where each column begins. In front of the
+# images are their *offsets*, which say where each image begins.
 #
 # ![A strip of bytes: schema; a record batch of header, keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
-# We write six rows in two batches.
+# We write the six rows in two batches of three rows:
 
 # %% tags=["slide"]
 small = setup.scratch / "six.arrow"
@@ -98,11 +106,15 @@ print(f"{len(content) / payload - 1:.1%} larger; from {content[:6]} to {content[
 print(reader.num_record_batches, "batches; the second:", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# How does a program find a row? Near the end of the file is the *footer*, which contains the position of each record batch. The
-# last bytes of the file are the length of the footer and the mark `ARROW1`, with which the file also begins. So a reader first
-# looks at the end of the file, and then goes straight to the batch that it needs.
+# The file of the synthetic images is 0.6 % larger, so about 1 % was the best guess. How does a program find a row in it?
+# Near the end of the file is the *footer*, which contains the position of each record batch. After the footer come only
+# its length and the mark `ARROW1`, with which the file also begins. So a reader first looks at the end of the file, and
+# then goes straight to the batch that it needs.
 #
-# **Your turn.** Change the cell so that it says `True`:
+# The footer does not say how many rows a batch has. But if each batch has 64 rows, row 200 is row 8 of batch 3 (counted
+# from 0), because 200 = 3 × 64 + 8.
+#
+# **Your turn.** The next cell compares a key in the file with the key of row 5. Change it so that it says `True`:
 
 # %%
 reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: read row 5, counted from 0
@@ -111,14 +123,15 @@ reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: read row 5
 # <details>
 # <summary>The line</summary>
 #
-# `reader.get_batch(5 // 3)["key"][5 % 3].as_py() == rows[5]["key"]`. There are three rows per batch, so row 5 is the last row of
-# batch 1.
+# `reader.get_batch(5 // 3)["key"][5 % 3].as_py() == rows[5]["key"]`. There are three rows per batch, so row 5 is the last
+# row of batch 1.
 #
 # </details>
 #
-# What if writing stops half-way? If the program is killed, the file has no footer, and it cannot be opened. But if your code
-# inside the `with` raises an exception, Python closes the writer, and closing writes the footer. Then the file can be opened,
-# although rows are missing. The remedy is to write under another name, and to rename the file when it is complete (section 5).
+# What happens if writing stops half-way? If the program is killed, the file has no footer, so it cannot be opened. But if
+# your code inside the `with` raises an exception, Python closes the writer, and closing writes the footer. Then the file
+# can be opened, although rows are missing. So write the file under another name, and rename it when it is complete
+# (section 5).
 #
 # <details>
 # <summary>How large may a batch be?</summary>
@@ -131,8 +144,9 @@ reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: read row 5
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
 #
-# pyarrow can open a file in two ways. An `OSFile` is an ordinary open file, so each read copies bytes into newly allocated memory.
-# A *memory map* makes the file look like a part of the memory. Linux fetches a page of 4 KiB when a program first touches it.
+# pyarrow can open a file in two ways. An `OSFile` is an ordinary open file, so each read copies bytes into newly allocated
+# memory. A *memory map* makes the file look like a part of the memory. Linux fetches a page of 4 KiB when a program first
+# touches it.
 #
 # We let the toolbox pack 400 images, with 64 rows per batch:
 
@@ -152,8 +166,8 @@ reader = formats.open(packed)
 samples, labels = list(reader), reader.table(["label"])["label"]  # all images, in memory
 
 # %% [markdown]
-# `watched` counts copies: `read` is the number of bytes that were read by system calls, and `arrow` is the memory that Arrow
-# allocated.
+# `watched` counts the bytes that are read by system calls (`moved.read`), and the memory that Arrow allocates
+# (`moved.arrow`).
 #
 # > **Predict.** We ask for one batch of 64 images, which has about 7 MB. How much does each way of opening copy: all of it,
 # > 0.1 MB, or almost nothing?
@@ -167,12 +181,13 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` copied the whole batch. The memory map copied almost nothing. It returned a *view*, which consists of positions
-# in the file.
+# The `OSFile` copied the whole batch. The memory map copied almost nothing. It returned a *view*, which only says where
+# the bytes are in the file.
 #
-# Suppose that the file is compressed with zstd. Is a batch from the memory map still a view?
+# If the batches are compressed with zstd, is a batch from the memory map still a view?
 #
-# **Your turn.** Run the cell as it is. Then run it with `"zstd"`:
+# **Your turn.** The next cell writes the file again, without compression. Run it as it is. Then replace `None` by
+# `"zstd"`, and run it again:
 
 # %%
 options = pa.ipc.IpcWriteOptions(compression=None)  # change me: "zstd"
@@ -188,15 +203,16 @@ print(f"{bytes_text(again.stat().st_size)}; a batch of the map allocates {bytes_
 # <details>
 # <summary>What you see</summary>
 #
-# The batch is not a view any more. The compressed file does not contain the bytes of the images as they are, so Arrow allocates
-# memory for the whole batch, and unpacks it. In return, the file is hardly smaller, because JPEG files are compressed already.
+# The batch is not a view any more. The compressed file does not contain the bytes of the images as they are, so Arrow
+# allocates memory for the whole batch and decompresses it there. Compression does not even save much space, because JPEG
+# files are compressed already.
 #
 # </details>
 
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# How many rows should a batch have? We write the images into six files, with 1 to 256 rows per batch:
+# We write the same images into six files, with 1 to 256 rows per batch:
 
 # %%
 table = pa.table({"data": [sample.data for sample in samples], "label": labels.combine_chunks()})
@@ -214,11 +230,11 @@ files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # change me: 
 # %% [markdown]
 # We read single images in random order, in three ways:
 #
-# - *get_batch, OSFile* and *get_batch, memory map* ask pyarrow for the batch of each image.
-# - *our reader* looks into each batch once and remembers where its images are. Then it reads only the image, with an ordinary
-#   read at that position (`pread`).
+# - *get_batch, OSFile* and *get_batch, memory map* ask pyarrow for the batch that contains the image.
+# - *our reader* is the reader of the toolbox. When it first needs a batch, it looks up where the images of this batch are.
+#   After that, it reads only the image, with `pread`, which reads at a given position.
 #
-# Each image is hashed, because a view alone does not read any bytes.
+# We compute a hash of each image. Without it, the memory map would only return a view, and the bytes would never be read.
 
 # %% tags=["slide"]
 import random
@@ -240,7 +256,7 @@ def read_all(read):
 
 
 # %% [markdown]
-# First we count the bytes that each way copies to read one image.
+# First we count how many bytes each way copies to read one image.
 #
 # > **Predict.** With 64 rows per batch, how many images does `get_batch` of an `OSFile` copy to read one image?
 
@@ -250,15 +266,16 @@ guess = None  # your guess: images copied per image, with OSFile and 64 rows
 # %%
 from functools import partial
 
-reads = {}
+reads = {}  # a function that reads one image, for each way and each file
 for count, path in files.items():
     reads["get_batch, OSFile", count] = by_get_batch(pa.OSFile(str(path)), count)
     reads["get_batch, memory map", count] = by_get_batch(pa.memory_map(str(path)), count)
     reads["our reader", count] = arrow.open(path, access="pread").read
 
+# %%
 copied, some = {}, order[:40]
 for (way, count), read in reads.items():
-    list(map(read, some))  # our reader finds the places of its images
+    list(map(read, some))  # now our reader knows where these images are
     with watched() as moved:
         for index in some:
             read(index)
@@ -268,18 +285,22 @@ for (way, count), read in reads.items():
 many = copied["get_batch, OSFile"][64]
 title = f"With 64 rows per batch, an OSFile copies {many:.0f} images to read one"
 axes = {"x": "rows per record batch", "y": "images copied per image read", "log": "x"}
+print(f"{many:.0f} images copied to read one; your guess: {guess}")
 figures.lines(copied, title, counted=True, **axes)
 
 # %% [markdown]
-# `get_batch` of an `OSFile` always copies the whole batch, so it copies more with each additional row. The memory map copies
-# nothing, and our reader copies one image, whatever the number of rows. What does this cost in time?
+# `get_batch` of an `OSFile` always copies the whole batch, so it copies more with each additional row. The number for 64
+# rows is slightly below 64, because the last batch has only 16 rows. The memory map copies nothing, and our reader copies
+# one image, whatever the number of rows. How long do the three ways take?
 
 # %%
 tasks = {f"{way}, {count}": partial(read_all, read) for (way, count), read in reads.items()}
 result = measure.compare(tasks, rounds=3, unit="images")
 
 # %% [markdown]
-# The folded cell draws all rates. The dashed line shows how many images one CPU decodes.
+# The folded cell draws how many images per second each way reads. For comparison, the dashed line shows how many images
+# one CPU decodes per second. The cell also prints how many bytes the file needs per image, in addition to the image
+# itself.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -312,32 +333,41 @@ marks = {f"OSFile keeps half its speed up to {most} row{'s' * (most > 1)}": most
 figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks)
 
 # %% [markdown]
-# - *get_batch, OSFile* becomes slower with each additional row, because it copies all of them.
-# - *get_batch, memory map* becomes slower as well, although it copies nothing. `get_batch` tells Linux that it will need the
-#   whole batch (`madvise`). Linux then looks for each page of the batch in the cache, and this takes time even if all pages are
-#   there. It stops at its read-ahead limit, so for larger batches the line is flat. The limit depends on the disk: it was 8 MB
-#   where we measured, and it is often 128 kB or 4 MB.
+# - *get_batch, OSFile* becomes slower with each additional row, because it copies the whole batch.
+# - *get_batch, memory map* becomes slower as well, although it copies nothing. Even if all pages are in the cache, Linux
+#   has to look for each page of the batch.
 # - *Our reader* does not become slower.
-# - The vertical line marks the number of rows with which *OSFile* is still half as fast as with one row.
+# - The vertical line marks the number of rows at which *OSFile* has become half as fast as with one row.
+#
+# <details>
+# <summary>Why does Linux look for pages that nobody reads?</summary>
+#
+# `get_batch` tells Linux that it will need the whole batch (`madvise`), so that Linux can fetch it in advance. Linux looks
+# for at most as many pages as its read-ahead limit allows, so for larger batches the line is flat. The limit depends on
+# the disk. It was 8 MB where we measured, and it is often 128 kB or 4 MB.
+#
+# </details>
 #
 # Where a line meets the dashed line, reading an image from memory takes as long as decoding it.
 #
-# **Your turn.** Read from the figure at how many rows the line of `OSFile` meets the dashed line. To check that they really meet
-# there, add this number of rows to `files` above, and run the cells from there again.
+# **Your turn.** Read from the figure at how many rows the line of `OSFile` meets the dashed line. To check, add this
+# number of rows to `files` above, and run the cells from there again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# On our machine, they meet at 200 to 250 rows. (With 256 rows per batch, the 400 images give a batch of 256 and a batch of 144,
-# so to read a random image, 216 are copied on average.) There a worker spends half of its time on reading. With a tenth of these
-# rows, it spends about a tenth. If your line stays above the dashed line, your memory is faster than your decoder.
+# On our machine, they meet at 200 to 250 rows. There a worker spends half of its time on reading and half on decoding.
+# With 20 to 25 rows, reading takes only a tenth of the time that decoding takes. (With 256 rows per batch, the 400 images
+# give one batch of 256 and one of 144, so to read a random image, 216 images are copied on average.) If your line stays
+# above the dashed line, your machine copies even the largest batch faster than it decodes an image.
 #
 # </details>
 
 # %% [markdown]
 # ### How much leaves the disk?
 #
-# So far, all bytes came from the page cache. A real data set is often larger than the cache.
+# So far, all bytes came from the page cache. A real data set is often larger than the cache, so its bytes come from the
+# disk.
 #
 # > **Predict.** How many kB must the disk deliver for one image of 100 kB, if we use `get_batch` of an `OSFile` with 64 rows per
 # > batch: 100, 500 or 7,000?
@@ -346,7 +376,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 guess = None  # your guess: kB for one image
 
 # %% [markdown]
-# The folded cell drops the file from the cache, reads one image, and counts the bytes that the disk delivers.
+# The folded cell drops the file from the cache, reads one image, and counts the bytes that the disk delivers. It repeats
+# this for several images. For the bar *next image*, our reader has read another image of the same batch before.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import os
@@ -390,35 +421,43 @@ else:
     show.say("This file system does not count what it fetches. File systems in memory and some network file systems do not.")
 
 # %% [markdown]
-# - *get_batch, OSFile* fetches the whole batch, so it fetches 64 images for one.
-# - *get_batch, memory map* copies nothing, but Linux still fetches the batch, up to the read-ahead limit.
-# - *Our reader* fetches the image. For the first image of a batch, Linux also reads ahead around the header and the labels.
+# - *get_batch, OSFile* fetches the whole batch, so with 64 rows it fetches 64 images for one. With one row it fetches
+#   about as much as from a plain file.
+# - *get_batch, memory map* copies nothing, but Linux still fetches the batch, or a part of it if the batch is larger than
+#   Linux's read-ahead limit.
+# - *Our reader* fetches the image. For the first image of a batch, it also needs the header and the offsets, and Linux
+#   reads ahead around them. For the next image, it knows the position already.
 #
 # So the right number of rows depends on the programs that will read the file:
 #
-# - If you do not know them, they may call `get_batch` for each image. Then write one row per batch. This costs about 300
-#   bytes per image.
-# - If they call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack` writes 64.
+# - If you do not know these programs, some may call `get_batch` for each image. Then write one row per batch. This costs
+#   about 300 bytes per image.
+# - If the programs call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack`
+#   writes 64 by default.
 #
-# If you write the program that reads the file, you can choose. For single images in random order, use our reader. For whole
-# batches one after the other, use a memory map, because it copies nothing.
+# If you write this program yourself, use our reader for single images in random order. For whole batches one after the
+# other, use a memory map, because it copies nothing.
 #
 # You can now solve tasks 1 to 3 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
-# With one row per batch, batch i contains exactly sample i. [A published
+# A `DataLoader` asks for sample i. With one row per batch, this is batch i. [A published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers) stores its
 # images this way.
 #
-# Each worker should open the file itself, when it reads its first image. With pyarrow, it would also work if the workers shared
-# a file that their parent has opened, because each read says where to read. With HDF5, such workers can return wrong
-# images (notebook 04). So we use the way that is always safe.
+# Each worker should open the file itself, when it reads its first image. With pyarrow, the workers could also share a file
+# that their parent process has opened, because pyarrow passes the position with each read. But with HDF5, such workers can
+# return wrong images (notebook 04).
 #
-# **Your turn.** This `Dataset` opens the file for each image. Change its `if` so that each process opens the file exactly once.
-# `self.process` is the process that has opened the file, and `os.getpid()` is the process that is running. The next cell prints
-# how often a worker has opened the file. It should print 1; with 0, the worker uses the file of its parent.
+# **Your turn.** This `Dataset` opens the file again for each image. Change its `if` so that each process opens the file
+# exactly once. `self.process` is the number of the process that has opened the file, and `os.getpid()` returns the number
+# of the running process.
+#
+# The cell below it prints how often a worker has opened the file. At first this is about 200, because each of the two
+# workers reads half of the 400 images. After your change, it should be 1. If it is 0, the worker uses the file of its
+# parent.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -441,8 +480,8 @@ class ArrowImages(Dataset):
         return batch["data"][0].as_buffer(), batch["label"][0].as_py()
 
 # %% [markdown]
-# The parent reads an image before the workers start. How often does a worker open the file if your line is
-# `if self.process is None:`? Try it, too.
+# In the next cell, the parent reads an image before the workers start. How often does a worker open the file if your line
+# is `if self.process is None:`? Try this line, too.
 
 # %% tags=["slide"]
 def total_bytes(batch):  # runs in the worker; decoding would go here
@@ -460,14 +499,14 @@ print("opened by a worker (once is right):", max(opened) - dataset.opened)
 # <details>
 # <summary>The line</summary>
 #
-# `if self.process != os.getpid():` opens the file once in each worker. With `if self.process is None:` the count is 0, because
-# the workers use the file that the parent has opened. The images are still right here, because pyarrow says with each read where
-# to read.
+# `if self.process != os.getpid():` opens the file once in each worker. With `if self.process is None:` the count is 0. The
+# workers get a copy of the `Dataset` in which `process` is already set, so they use the file that the parent has opened.
+# The images are still right here, because pyarrow passes the position with each read.
 #
 # </details>
 #
-# The class calls `get_batch`, because with one row per batch this fetches only the image. For files with more rows per batch,
-# use the reader that `formats.open` returns. It fetches only the image, too.
+# This class is right for files with one row per batch. For more rows, use the reader that `formats.open` returns, which
+# fetches only the image.
 #
 # You can now solve tasks 4 and 5 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
@@ -494,7 +533,8 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# `pack` writes the file into a hidden folder, and gives it its name only when it is complete. After a kill, pack again:
+# A listing shows nothing, because `pack` writes the data into a hidden folder. The file gets its name only when it is
+# complete. (-9 means that the process was killed.) Run `pack` again:
 
 # %%
 out.unlink(missing_ok=True)  # in case packing was faster than the kill
@@ -502,9 +542,8 @@ pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()))
 
 # %% [markdown]
-# Next to the packed file is a second file with its *content digest*, which is a list of hashes of its blocks. (The set digest of
-# notebook 02 does not depend on these bytes.) The folded cell flips one bit of the packed file. Then `verify` names the samples
-# in the damaged block:
+# Next to the packed file is a file with its *content digest*, which contains a hash of each block of 4 MiB. The
+# folded cell flips one bit of the packed file. Then `verify` reports the damaged block, and names the first samples in it:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.pack import verify
@@ -540,22 +579,23 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # - Write one row per image. `list<string>` stores all its captions.
 # - A batch from a memory map is a view, unless the file is compressed.
-# - `get_batch` asks for the whole batch. Write one row per batch, or more if the readers call it once per batch.
-# - A `Dataset` opens the file in the process that reads.
-# - Trust a file that appears only when it is complete. Its content digest shows whether it has changed since.
+# - `get_batch` always asks for the whole batch. If you do not know which programs will read the file, write one row per
+#   batch.
+# - A `Dataset` should open the file in the process that reads it.
+# - Trust a file if it gets its name only when it is complete. Its content digest shows whether it has changed since then.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image at a time, and gets 20
-# images per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch.
+# **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image of 100 kB at a time, and
+# gets 20 images per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. For each image, the whole batch of 100 MB is copied. From memory, that allows 10 to 300 images per second, depending on
-# the machine. A memory map avoids the copy, but `get_batch` still asks for the whole batch. (a) More workers would copy these
-# bytes in parallel, and still waste them. (b) With compression, the batch must also be unpacked.
+# **(c)**. For each image, the whole batch of 1,000 × 100 kB = 100 MB is copied, so 20 images per second already copy 2 GB
+# per second. A memory map avoids the copy, but `get_batch` still asks for the whole batch. (a) More workers would copy
+# these bytes in parallel, and still waste them. (b) With compression, the batch must also be decompressed.
 #
 # </details>
 #
@@ -565,8 +605,9 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. A view has a size, although nothing was copied. (b) `read` also copies a file that is in the page cache. (c) pyarrow only
-# tells Linux what it will need. Linux may fetch pages, but it does not copy them into the process.
+# **(a)**. `nbytes` is the size of what the view refers to, although nothing was copied. (b) Reading a file from the page
+# cache with `read` also makes a copy. (c) pyarrow only tells Linux what it will need. Linux may fetch pages, but it does
+# not copy them into the process.
 #
 # </details>
 #

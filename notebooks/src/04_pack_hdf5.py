@@ -3,9 +3,9 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 400 synthetic images
 #
-# Nearly every cluster has HDF5, and many data sets are already stored in it. But the same images can be stored in several
-# ways inside an HDF5 file. With some of them, a training reads ten times as many bytes as it needs. And if a PyTorch
-# `Dataset` opens the file before its workers start, the workers can return wrong images, and no error is raised.
+# Nearly every cluster has HDF5, and many data sets are already stored in it. But there are several ways to store images in
+# an HDF5 file, and with some of them, a training reads ten times as many bytes as it needs. And if a PyTorch `Dataset`
+# opens the file before its workers start, the workers can return wrong images, and no error is raised.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -26,8 +26,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts of bytes, reads and wrong samples, which are the same on a busy machine. Only
-# section 2 and the last part of section 3 compare speeds, which differ so much that you will see it anyway.
+# Most findings of this notebook are counts of bytes and reads, which are the same on a busy machine. Only section 2 and the
+# last part of section 3 compare speeds.
 
 # %% id="start"
 import sys
@@ -52,9 +52,9 @@ setup = start("04")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
-# An HDF5 file is organised like a file system. *Groups* are its folders, and *data sets* are its files. We call an HDF5 data
-# set an **array**, because it is one, and because our data set is the whole collection of images. All rows of an array have
-# the same length. But JPEG images have different lengths, so we must decide how to fit them into an array.
+# An HDF5 file is organised like a file system. Its folders are called *groups*, and its files are called *data sets*. In
+# this course, a data set is the whole collection of images, so we call an HDF5 data set an **array**. All rows of an
+# ordinary array have the same length. But JPEG images have different lengths, so we must decide how to store them.
 #
 # The *folded* cell loads 400 `samples`, each with a `key` and its bytes in `data`, and their `labels`.
 
@@ -109,6 +109,9 @@ def write_blob(samples, path, **storage):
         file["train/labels"] = labels[: len(samples)]
 
 
+# %% [markdown]
+# We write both files, and list their arrays:
+
 # %%
 vlen, blob = setup.scratch / "vlen.h5", setup.scratch / "blob.h5"
 write_vlen(samples, vlen)
@@ -132,10 +135,10 @@ with h5py.File(vlen) as file:
     print(f"image 7 has {len(image):,} bytes")
 
 # %% [markdown]
-# A row has only 16 bytes: a length and an address. The image itself is somewhere else in the file, in a *heap*. So HDF5
-# must follow the address before it can read the image.
+# A row occupies only 16 bytes, which contain a length and an address. The image itself is somewhere else in the file, in a
+# *heap*. So HDF5 must follow the address before it can read the image.
 #
-# In the blob there is nothing to follow. Image 7 is the slice of `data` from one entry of `offsets` to the next.
+# In the blob there is no address to follow. Image 7 is the slice of `data` from one entry of `offsets` to the next.
 #
 # **Your turn.** Change the marked line so that the cell prints `True`:
 
@@ -149,10 +152,12 @@ with h5py.File(blob) as file:
 # <details>
 # <summary>The line</summary>
 #
-# `start, stop = offsets[7:9]`. Image 7 ends where image 8 begins. The last image must end somewhere, too, so n images need
-# n + 1 offsets.
+# `start, stop = offsets[7:9]`. Image 7 ends where image 8 begins. The last image also needs an end, so n images need n + 1
+# offsets.
 #
 # </details>
+#
+# The picture compares the two files:
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 
@@ -162,9 +167,8 @@ with h5py.File(blob) as file:
 # *Optional, 5 minutes.* Both functions above turn the bytes of a file into an array with `np.frombuffer(data, np.uint8)`.
 # Many scripts on the internet write `np.array(list(data))` instead. The result is the same.
 #
-# An image has about 100 kB. How much memory does each of the two lines allocate?
-#
-# The *folded* cell measures it with Python's `tracemalloc`.
+# How much memory does each of the two lines allocate for an image of about 100 kB? The *folded* cell measures it with
+# Python's `tracemalloc`.
 
 # %% jupyter={"source_hidden": true}
 import tracemalloc
@@ -181,9 +185,9 @@ for name, make in ways.items():
     tracemalloc.stop()
 
 # %% [markdown]
-# `list(data)` makes a list with one entry of 8 bytes for each byte of the image, and NumPy then copies this list into an
-# array, entry by entry. `np.frombuffer` copies nothing. It only describes the bytes that are already there. So it is also
-# faster: we measured 5,000 to 15,000 times.
+# `list(data)` makes a list with an entry of 8 bytes for each byte of the image. NumPy then copies this list into an array,
+# entry by entry. `np.frombuffer` copies nothing, because it only describes the bytes that are already there. On our machine
+# it was 5,000 to 15,000 times faster.
 #
 # A conversion also writes the bytes into a file, so it gains less. The *folded* cell writes 60 images with each layout, and
 # once from lists. (Section 3 explains *gzip chunks*.)
@@ -218,9 +222,9 @@ figures.bars(written, title, x="images written per second", note="into the page 
 # HDF5 can store an array in two ways. A *contiguous* array is one uninterrupted piece of the file. A *chunked* array is cut
 # into pieces of equal size, and each piece can be compressed. Only a chunked array can grow.
 #
-# `write_blob` wrote a contiguous array. The next cells also write the same images in chunks of 1 MiB, without compression and
-# with gzip. Then we compare the *read factor*: the bytes that HDF5 reads from the file, divided by the bytes that the
-# training gets.
+# `write_blob` wrote a contiguous array. Now we write the same images in chunks of 1 MiB, without compression (*raw chunks*)
+# and with gzip. Then we compare the *read factor*. It is the number of bytes that HDF5 reads from the file, divided by the
+# number of bytes that the training gets.
 #
 # > **Predict.** A training reads images of about 100 kB in random order. What is the read factor with chunks of 1 MiB?
 
@@ -236,6 +240,9 @@ for name, compression in {"raw chunks": None, "gzip chunks": "gzip"}.items():
     write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
 
 # %% [markdown]
+# `cache_bytes` is the size of HDF5's cache for chunks. We allow only one chunk, because in the large file of a real
+# training, a random read hardly ever finds its chunk in the cache.
+#
 # The *folded* cell defines `reader_of`, which returns a function that reads one sample from any of these files.
 
 
@@ -250,7 +257,7 @@ def reader_of(opened):
 
 
 # %% [markdown]
-# h5py can read through a Python object that behaves like a file. So we give it a file that counts the reads and their
+# h5py can read through a Python object that behaves like a file. So we give it an object that counts the reads and their
 # bytes. On shared storage, each read is a request, and its bytes travel over the network.
 
 
@@ -280,10 +287,7 @@ for name, path in layouts.items():
     print(f"{name:11} read factor {read_factor[name]:4}, {reads[name]:4.1f} reads per image")
 
 # %% [markdown]
-# HDF5 has a cache for chunks. Our file is so small that this cache could hold much of it. In the large file of a real
-# training, a random read hardly ever finds its chunk there. So we allow the cache only one chunk.
-#
-# The *folded* cell draws the counts, as `plt.barh(list(read_factor), read_factor.values())` does.
+# The *folded* cell draws the read factors, as `plt.barh(list(read_factor), read_factor.values())` does.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
@@ -294,31 +298,33 @@ title = (
 figures.bars(read_factor, title, x="read factor: bytes read per byte delivered", guess=guess, **how)
 
 # %% [markdown]
-# HDF5 reads a chunk as a whole, and keeps it in its cache. For an image of 110 kB it reads 1 MiB or more. The blob needs one
-# read of exactly the right size. `vlen` needs up to three reads for each image: the row, the head of the heap, and the image.
+# HDF5 reads a chunk as a whole, and keeps it in its cache. A chunk is about ten times as large as an image, so the read
+# factor is about 10. The blob needs one read of exactly the right size. `vlen` needs up to three reads for each image,
+# because HDF5 also reads the row and the head of the heap.
 #
-# Smaller chunks waste fewer bytes. What do you pay for it?
+# Smaller chunks waste fewer bytes. What do they cost instead?
 #
 # **Your turn.** Set `chunk_bytes = 10_000` above, and run the cells again from there. Then set it back to 1 MiB, and try
-# `cache_bytes = 0`.
+# `cache_bytes = 0`. At the end, set this back, too, and run the cells again.
 #
 # <details>
 # <summary>What you see</summary>
 #
-# With chunks of 10 kB, the read factor is only 1.1. But HDF5 needs about 12 reads for each image, so small chunks save bytes
-# and cost requests.
+# With chunks of 10 kB, the read factor is only 1.1. But HDF5 needs about 12 reads for each image. So small chunks save
+# bytes, but they cost requests.
 #
-# Without a cache, raw chunks have a read factor of 1, so they are better without it. HDF5 reads a raw chunk as a whole only if
-# it can keep the chunk in its cache. If the chunk does not fit, HDF5 reads only the slice. (By default the cache has 1 MiB, so
-# a chunk of 1 MiB just fits. From HDF5 2.0 on, it has 8 MiB.) Gzip chunks still have a read factor of 10, because a chunk can
-# only be decompressed as a whole.
+# With `cache_bytes = 0`, the read factor of raw chunks falls to 1. HDF5 reads a raw chunk as a whole only if the chunk fits
+# into the cache. If it does not fit, HDF5 reads only the slice. (The default cache has 1 MiB, so a chunk of 1 MiB just
+# fits. From HDF5 2.0 on, it has 8 MiB.) Gzip chunks still have a read factor of about 10, because a chunk can only be
+# decompressed as a whole.
 #
 # </details>
 #
 # ### Small samples
 #
-# Contiguous arrays have a trap, too. The *folded* cell stores samples of only 10 kB, and reads them
-# through HDF5 and with `os.pread`, the system call that reads at a given position.
+# Contiguous arrays have a trap, too. The *folded* cell stores samples of only 10 kB in such an array. It reads them through
+# HDF5, and then with `os.pread`, the system call that reads at a given position. It prints the read factors, if the system
+# counts bytes.
 
 # %% jupyter={"source_hidden": true}
 small, size = setup.scratch / "small.h5", 10_000
@@ -337,16 +343,15 @@ with h5py.File(small) as file, small.open("rb") as plain:
             print(f"{name}: read factor {calls['bytes'] / (size * len(order)):.1f}")
 
 # %% [markdown]
-# If a slice is smaller than 64 KiB, HDF5 reads 64 KiB anyway, in the hope that you will need the neighbours. The rows of a
-# large `vlen` array have the same problem: for 16 bytes, HDF5 may read 64 KiB.
+# If a slice is smaller than 64 KiB, HDF5 reads 64 KiB anyway, which is more than six times 10 kB.
 #
-# So if your samples are small, store them in a blob, but do not read it through HDF5. Ask HDF5 once at which byte of the file
-# the blob begins (`data.id.get_offset()`), add the offset of the sample, and read with `os.pread`. The reader of the toolbox
-# does this.
+# So if your samples are small, store them in a blob, but do not read it through HDF5. Ask HDF5 once at which byte of the
+# file the blob begins (`data.id.get_offset()`), add the offset of the sample, and read with `os.pread`. The reader of the
+# toolbox does this.
 #
 # ### Time
 #
-# The layouts differ even if the whole file is already in memory.
+# The layouts also differ in speed, even if the whole file is already in memory.
 #
 # > **Predict.** Which layout is the slowest then?
 
@@ -354,7 +359,8 @@ with h5py.File(small) as file, small.open("rb") as plain:
 slowest = None  # your guess: "vlen", "blob", "raw chunks", or "gzip chunks"
 
 # %% [markdown]
-# The *folded* cell hashes the images in random order, and measures how many images per second each layout delivers.
+# The *folded* cell hashes the images in random order, measures how many images per second each layout delivers, and notes
+# the fastest layout on your worksheet.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -380,11 +386,10 @@ how = {"note": "random reads, warm cache", "log": True, **colours}
 figures.bars(rates, title, x="images per second", guess=slowest, **how)
 
 # %% [markdown]
-# A chunk that is read as a whole costs time even in memory, because ten times as many bytes are copied or decompressed.
-# `vlen` follows addresses and copies each image once more.
+# Gzip chunks are the slowest, because HDF5 must decompress at least one whole chunk for each image. Raw chunks are also
+# read as a whole, so ten times as many bytes are copied. `vlen` follows addresses and copies each image once more.
 #
-# So store samples in a contiguous blob. It has one drawback: a contiguous array cannot grow. That is why `write_blob` adds up
-# all sizes before it writes the first byte.
+# So store samples in a contiguous blob, unless the array must be able to grow.
 #
 # You can now solve tasks 1 to 3 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
@@ -392,8 +397,8 @@ figures.bars(rates, title, x="images per second", guess=slowest, **how)
 # ## 4 · Close the file before workers start
 #
 # On Linux, a DataLoader usually *forks* its workers. A forked worker is a copy of its parent process, and it inherits the
-# parent's open files. For each open file, Linux stores a *file position*, at which the next read begins. Parent and workers
-# share this position:
+# parent's open files. For each open file, Linux stores a *file position*, at which the next read begins. The parent and its
+# workers share this position:
 
 # %%
 import multiprocessing
@@ -408,8 +413,9 @@ print("The child has read 1,000 bytes. The parent's next read begins at byte", p
 os.close(descriptor)
 
 # %% [markdown]
-# The parent has read nothing, and yet its position has moved. Now imagine two workers. Worker 1 moves to image A (this is
-# called a *seek*). Before it reads, worker 2 moves the shared position to image B. Then worker 1 reads image B.
+# The parent has read nothing, and yet its position has moved. Now imagine two workers. Worker 1 moves the position to image
+# A (this is called a *seek*). Before it reads, worker 2 moves the shared position to image B. Then worker 1 reads bytes of
+# image B.
 #
 # A common first version of a `Dataset` opens the file in the parent:
 
@@ -432,8 +438,8 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# The *folded* cell computes a hash of each image. `count_wrong` reads 2,000 random samples through a DataLoader, and compares
-# their hashes.
+# The *folded* cell computes the right hash of each image. `count_wrong` reads 2,000 random samples through a DataLoader,
+# and counts how many have a wrong hash.
 
 # %% jupyter={"source_hidden": true}
 truth = [xxhash.xxh3_64_intdigest(sample.data) for sample in samples]
@@ -474,12 +480,19 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers, some samples are wrong, and there is no error. Chance decides how many. (If you see none, run
-# the cell again.)
+# With `stdio` and two workers, some samples are wrong, and the read reports no error. Chance decides how many. (If you see
+# none, run the cell again.)
 #
-# h5py from PyPI uses `pread`, but the h5py of your cluster may have been built differently. So the same program can be right
-# on your laptop and wrong on the cluster ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)). You can run
-# `count_wrong` there a few times, but even 0 does not prove that the program is right.
+# h5py from PyPI uses `pread`, but the h5py of your cluster may have been built differently. So the same program can be
+# right on your laptop and wrong on the cluster ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+#
+# <details>
+# <summary>How do I check the h5py of my cluster?</summary>
+#
+# Run the cell above on the cluster a few times. If samples are wrong with the default driver, too, this h5py uses the
+# shared position. But even 0 wrong samples do not prove that the program is right.
+#
+# </details>
 #
 # ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -513,7 +526,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
 # This advice is not sufficient. Many programs look at one sample before the training begins, for example to find its shape.
 # Then the file is open in the parent when the workers are forked.
 #
-# In the next cell each worker opens the file itself. Are all samples right?
+# The next cell does this. Then each worker opens the file itself. Are all samples right?
 
 # %%
 dataset = OpenedInWorker(blob, driver="stdio")
@@ -524,7 +537,7 @@ dataset.close()
 
 # %% [markdown]
 # In most runs, samples are wrong again. HDF5 keeps a table of its open files, and the fork copies this table. If a worker
-# opens the same file, HDF5 finds it in the table, and returns what is already open: the parent's file with its shared position.
+# opens the same file, HDF5 finds it in the table. So it returns the parent's open file, with its shared position.
 #
 # **Your turn.** Let the parent close the file before the workers start, and run the cell again.
 #
@@ -535,8 +548,8 @@ dataset.close()
 #
 # </details>
 #
-# You can see the cause. The *folded* cell lists the *descriptors* of one file, which are the numbers by which a process knows
-# its open files, in the parent and in a worker that has just opened the file.
+# You can see the cause. A process knows each open file by a number, its *descriptor*. The *folded* cell lists the
+# descriptors of one file, in the parent and in a worker that has just opened the file.
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -557,16 +570,15 @@ for when in ("open", "closed"):
     print(f"{when} in the parent: descriptors there {descriptors()}, in the worker {next(iter(loader))}")
 
 # %% [markdown]
-# If the file is open in the parent, the worker has no descriptor of its own: it uses the parent's number. If the parent has
-# closed the file, the worker gets a descriptor that belongs only to itself.
+# If the file is open in the parent, the worker uses the parent's descriptor. If the parent has closed the file, the worker
+# gets a descriptor of its own.
 #
 # So the rule has two parts. **Open the file in the process that reads it. And make sure that it is closed in the parent
-# when workers start.** `os.register_at_fork(before=…)` calls a function before each fork, and exercise 04 uses it to close
-# the file. If you read with `os.pread`, as section 3 does, no HDF5 file has to stay open at all.
+# when workers start.** Exercise 04 closes the file before each fork, with `os.register_at_fork(before=…)`.
 #
 # From Python 3.14 on, workers are no longer forked by default. A worker then gets a *pickled* copy of the `Dataset`
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). A `Dataset` with an open file cannot be pickled, but
-# one that stores only the path can:
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). A `Dataset` cannot be pickled while its file is
+# open:
 
 # %%
 import pickle
@@ -577,6 +589,8 @@ dataset.close()  # change me: without this line, pickling fails
 len(pickle.dumps(dataset))
 
 # %% [markdown]
+# The copy has only a few kilobytes, because it contains no images.
+#
 # You can now solve task 4 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
 # %% [markdown] id="locks" tags=["optional"]
@@ -585,8 +599,8 @@ len(pickle.dumps(dataset))
 # *Optional, 5 minutes.* HDF5 locks each file that it opens. The lock prevents one process from reading a file while another
 # process is writing to it.
 #
-# This notebook opens the file, first for reading (`r`) and then for writing (`r+`). Each time, another process
-# tries to read the file, and then to write to it. Which of these four attempts succeed?
+# This notebook opens the file, first for reading (`r`) and then for writing (`r+`). Each time, another process tries to
+# read the file, and then to write to it. Which of these four attempts succeed?
 #
 # The *folded* cell starts the other processes.
 
@@ -615,10 +629,12 @@ for held in ("r", "r+"):
             print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Several processes may read at the same time, but a writer needs the file for itself.
+# Only the first of the four succeeds. Several processes may read at the same time, but a writer needs the file for itself.
+# So "unable to lock file" means that another process is using the file.
 #
 # If nobody writes to the file any more, you may switch locking off. `h5py.File(path, locking=False)` does it for one file.
-# The variable `HDF5_USE_FILE_LOCKING=FALSE` does it for a whole program, but you must set it before h5py is imported.
+# The variable `HDF5_USE_FILE_LOCKING=FALSE` does it for a whole program. But, as the last two lines show, you must set it
+# before h5py is imported.
 #
 # <details>
 # <summary>Other messages about locks</summary>
@@ -626,7 +642,8 @@ for held in ("r", "r+"):
 # - "file locking flag values don't match": this process already has the file open, with another setting of `locking`.
 # - "No locks available": the file system does not support locks. Then even reading fails
 #   ([h5py#1101](https://github.com/h5py/h5py/issues/1101)).
-# - No message at all: on Lustre without the mount option `flock`, a new HDF5 opens the file without protection.
+# - No message at all: on Lustre without the mount option `flock`, newer versions of HDF5 open the file without
+#   protection.
 #
 # </details>
 
@@ -647,12 +664,12 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - With variable-length rows, each image is in a heap behind an address. In a blob, it is a slice between two offsets.
+# - A variable-length row contains only a length and an address. In a blob, an image is a slice between two offsets.
 # - Write `np.frombuffer(data, np.uint8)`, and never `np.array(list(data))`.
-# - HDF5 reads compressed chunks as a whole, and raw chunks, too, if they fit into its cache. JPEG images do not shrink, so
-#   store them in a contiguous array.
+# - HDF5 reads compressed chunks as a whole, and raw chunks, too, if they fit into its cache. Compression hardly shrinks
+#   JPEG images, so store them in a contiguous array.
 # - Open the file in the worker, and make sure that it is closed in the parent when the workers start.
-# - Switch locking off only for files that nobody writes any more.
+# - Switch locking off only for files to which nobody writes any more.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -666,7 +683,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # **(b)**. If workers share a file position, a few images do not belong to their labels. Nothing fails, because all images
 # have the same size, and the loss still decreases. (a) Each worker has its own seed, and that gives other views of the
-# images, not worse ones. (c) The parent draws the order, so it does not depend on the number of workers.
+# images, not worse ones. (c) The parent shuffles, so the order does not depend on the number of workers.
 #
 # </details>
 #

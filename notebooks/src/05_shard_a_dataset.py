@@ -113,7 +113,8 @@ groups = {key: list(names) for key, names in groupby(members, key_of)}
 print(len(groups), "samples; the first one has", *next(iter(groups.values())))
 
 # %% [markdown]
-# Only the order of the files keeps a sample together. If you make a tar with the command `tar`, use `tar --sort=name`.
+# So the files of a sample must also stand next to each other. The command `tar` does not ensure this by itself, so use `tar
+# --sort=name`.
 #
 # The rule has a trap. Suppose that two images are named `cat.v1.jpg` and `cat.v2.jpg`. Up to the first dot, both names
 # are `cat`. The next cell asks [webdataset](https://github.com/webdataset/webdataset), the usual loader for shards, how
@@ -141,7 +142,8 @@ packed = pack(source, Path(tempfile.mkdtemp(dir=place)) / "train.tars", hundred)
 shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 
 # %% [markdown]
-# webdataset reads shards as a pipeline of steps. A DataLoader runs this pipeline in its workers:
+# webdataset reads shards as a pipeline of steps. A DataLoader runs this pipeline in its workers. It gets `batch_size=None`,
+# because the pipeline makes the batches itself:
 
 # %%
 import numpy as np
@@ -165,6 +167,9 @@ loader = DataLoader(pipeline, batch_size=None, num_workers=2, multiprocessing_co
 pictures, targets = next(iter(loader))
 pictures.shape, torch.as_tensor(targets)[:8]
 
+# %% [markdown]
+# The first batch has 32 images of 64 x 64 pixels and their labels.
+
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
@@ -186,6 +191,8 @@ for one in (ordered, mixed):
     print(f"{one.path.name:13}", *(reader.target(index) for index in range(24)))
 
 # %% [markdown]
+# In the first line, all images have the class 0. In the second line, the classes are mixed.
+#
 # The second remedy is to shuffle while reading. The loader shuffles the list of shards, and then it passes the samples
 # through a *shuffle buffer*. The buffer holds a fixed number of samples. A new sample replaces a random sample in
 # the buffer, and the loader delivers the sample that was replaced:
@@ -272,8 +279,8 @@ axes.set_title(title)
 show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f}, with 65,536 images {held[-1]:.0f}.")
 
 # %% [markdown]
-# With shards in class order, even a buffer of 40,000 images gives you only half of the classes. As JPEG files, they need
-# 4 GB of memory in each worker. Shards that were shuffled before packing contain all classes from the start, so they need no
+# With shards in class order, even a buffer of 40,000 images gives you only half of the classes. These images need 4 GB of memory
+# in each worker, even if the buffer holds them as JPEG files. Shards that were shuffled before packing contain all classes from the start, so they need no
 # buffer for this purpose.
 #
 # Is the buffer useless then? No, because packing shuffles only once. Without a buffer, the same images stand next to each
@@ -337,9 +344,10 @@ axes = {"x": "images per shard", "y": "percent of the time for opens", "log": "x
 figures.lines({"counted opens": share, "4 / (4 + images)": computed}, title, **axes, counted=True)
 
 # %% [markdown]
-# With four images per shard, opens need half of the time. In larger shards, each doubling roughly halves their share. With
-# 1,000 images, or 100 MB, opens need 0.4 % of the time. Larger shards hardly save any time. But a data set of many terabytes
-# would still be thousands of files, so make its shards up to 1 GB large.
+# With four images per shard, opens need half of the time. From there on, each time you double the number of images, the share
+# of the opens falls to roughly half. With 1,000 images, or 100 MB, opens need 0.4 % of the time, so larger shards hardly save
+# any more time. But 10 TB in shards of 100 MB are 100,000 files. So for a data set of many terabytes, make shards of up to
+# 1 GB.
 #
 # Shards can also be too large. As shards of 1 GB, ImageNet has only 140 of them. If 512 workers read them, 372 workers get
 # none. webdataset then stops with an error, or leaves these workers idle if you pass `empty_check=False`.
@@ -354,9 +362,9 @@ jpegs = b"".join(bytes(one.data) for one in formats.open(packed.path))
 print(f"gzip makes the JPEG images {1 - len(gzip.compress(jpegs, 6)) / len(jpegs):.1%} smaller")
 
 # %% [markdown]
-# How many images must a shard of yours contain, so that a loader on this machine reaches half of its best rate? The *folded*
-# cell measures this number, with 4 ms for each open, and notes it on your worksheet. It is a timing, so it scatters on a busy
-# machine.
+# On your machine, reading an image may take more or less than 1 ms. How many images must a shard contain here so that a loader
+# spends half of its time on opens? The *folded* cell measures how long an image takes, with a pause of 4 ms for each open. It
+# notes the number on your worksheet. It is a timing, so it scatters on a busy machine.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -381,16 +389,22 @@ def stream(paths):
 
 first_images = {count: sharded[count][: max(1, 64 // count)] for count in counts}
 result = measure.compare({f"{n}": partial(stream, paths) for n, paths in first_images.items()}, rounds=3, unit="images", bar=False)
-speeds = np.maximum.accumulate([np.median(result.rates_per_s(f"{count}")) for count in counts])
-half = round(2 ** np.interp(np.log2(speeds[-1] / 2), np.log2(speeds), np.log2(counts)))
+per_image_s = 1 / np.array([np.median(result.rates_per_s(f"{count}")) for count in counts])
+open_s, image_s = np.polyfit(1 / np.array(counts), per_image_s, 1, w=1 / per_image_s)  # image_s + open_s / count
+half = max(1, round(open_s / max(image_s, 1e-6)))
 worksheet.note("05", shard_images=half)
-print(f"half of the best rate with {half} images per shard")
+print(f"an open takes {1e3 * open_s:.1f} ms and an image {1e3 * image_s:.2f} ms: {half} images per shard")
+
+# %% [markdown]
+# If reading an image takes much less than 1 ms, as it does from memory, opening a shard weighs more. Then a shard must contain
+# more than four images.
 
 # %% [markdown] id="across" tags=["core"]
 # ## 4 · Mix across workers
 #
 # A training has one process per GPU, which is called a *rank*, and each rank has several workers. Each shard goes to one
-# worker of one rank. Then every worker has its own shards, its own buffer, and its own batches.
+# worker of one rank. Then every worker has its own shards, its own buffer, and its own batches. (For several ranks, webdataset
+# needs `nodesplitter=wds.split_by_node`; [notebook 10](10_run_it_on_many_nodes.ipynb) uses it.)
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
@@ -398,8 +412,8 @@ print(f"half of the best rate with {half} images per shard")
 # worker 1 the shards 1, 9, 17, …. No two workers get the same shard, so each sample is read exactly once.
 # What does this do to the batches?
 #
-# > **Predict.** 8 workers read our 6 shards, which are in class order. How many of the 10 classes does a batch of 16
-# > images contain? In random order, it would contain 8.
+# > **Predict.** The shards `ordered` of section 2 are 6 shards with 60 images each, in class order. 8 workers read them. How
+# > many of the 10 classes does a batch of 16 images contain? In random order, it would contain 8.
 
 # %%
 guess = None  # your guess, classes in a batch: for example 6
@@ -438,7 +452,7 @@ figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order,
 # reach this worker. A single worker reads all shards, so its buffer mixes all classes.
 #
 # If the samples were shuffled before packing, a batch contains equally many classes with any number of workers. Still, give
-# each worker several shards. Their order changes from epoch to epoch, so its batches change, too.
+# each worker several shards. With the options of section 5, their order changes in each epoch, and so do the batches.
 #
 # You can now solve task 1 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
 #
@@ -454,13 +468,14 @@ figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order,
 # %% [markdown] id="anew" tags=["core"]
 # ## 5 · Change the order in each epoch
 #
-# `shardshuffle=100` shuffles the list of shards. Does it find a new order in each epoch? That depends on two more options:
+# `shardshuffle=100` shuffles the list of shards. (100 is again the size of a buffer, which here holds shards. Make it at least
+# as large as the list.) Does it find a new order in each epoch? That depends on two more options:
 #
 # - With `detshuffle=True`, the order depends on a seed and on the number of the epoch.
 # - With `persistent_workers=True`, a DataLoader keeps its workers. Otherwise, it starts new ones in each epoch.
 #
-# > **Predict.** The next cell tries all four combinations of these two options. With which of them does the second epoch have
-# > another order than the first?
+# > **Predict.** The next cell tries all four combinations of these two options. Which combinations give the second epoch a
+# > different order from the first?
 
 # %%
 guess = None  # your guess: "all", "detshuffle", "kept workers", "both together", or "none"
@@ -476,10 +491,13 @@ for detshuffle in (False, True):
         print(f"detshuffle={detshuffle!s:5}  persistent_workers={kept!s:5}  {order}")
 
 # %% [markdown]
-# Only one combination gives another order. Without `detshuffle`, webdataset 1.0.2
-# [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of the shards, and `.shuffle` mixes only samples
-# that are close to each other. With `detshuffle`, each worker [counts the
-# epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must stay alive.
+# Only both options together give another order.
+#
+# - Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the order of the shards in
+#   every epoch, even if you set no seed. A `.shuffle` step does not make up for this, because it mixes only samples that are
+#   close to each other.
+# - With `detshuffle`, each worker [counts the epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must
+#   stay alive.
 #
 # <details>
 # <summary>What if shards must go to another worker in each epoch?</summary>
@@ -503,12 +521,13 @@ for detshuffle in (False, True):
 #
 # | Symptom | Remedy |
 # |---|---|
-# | a batch contains few classes | pack with `--shuffle SEED` |
+# | a batch contains few classes | pack with `shuffle=SEED` (`smallfiles pack --shuffle SEED`) |
 # | the same images share a batch in every epoch | `.shuffle(4096)` |
 # | the shards come in the same order in every epoch | `detshuffle=True` and `persistent_workers=True` |
 #
-# Ranks can have unequal numbers of batches, but all must end an epoch after the same number. Otherwise, some wait forever for
-# the others. You can now solve tasks 2 and 3 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
+# Some ranks may have more batches than others. But all ranks must end an epoch after the same number of batches. Otherwise, some
+# ranks wait forever for the others ([notebook 10](10_run_it_on_many_nodes.ipynb)). You can now solve tasks 2 and 3 of [exercise
+# 05](../exercises/05_shard_a_dataset.ipynb).
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 6 · Cut a shard
@@ -542,7 +561,7 @@ except SmallfilesError as error:
 # *Optional, 5 minutes.* An epoch should have 1,000 images, 70 % of them from a set of 2,100 and 30 % from a set of 300.
 # Many programs draw each image at random, by PyTorch's `WeightedRandomSampler`.
 #
-# How many of the 300 images of the small set come in such an epoch?
+# How many of the 300 images of the small set appear in such an epoch?
 
 # %%
 from collections import Counter
@@ -551,15 +570,16 @@ from torch.utils.data import WeightedRandomSampler
 
 large, few = 2_100, 300  # the images of the large set have the numbers 0 to 2,099
 weights = np.repeat([0.7 / large, 0.3 / few], [large, few])
-often = Counter(WeightedRandomSampler(weights, 1_000))
-drawn = [often[number] for number in range(large, large + few)]
+times = Counter(WeightedRandomSampler(weights, 1_000))
+drawn = [times[number] for number in range(large, large + few)]
 print(f"{sum(drawn)} draws: {np.count_nonzero(drawn)} of {few} images, one {max(drawn)} times")
 
 # %% [markdown]
-# About a third of the small set does not come at all. The sampler puts each image back before it draws the next one, so
-# other images come several times. If each rank draws by itself, two ranks can also draw the same image.
+# About a third of the small set does not appear at all. The sampler puts each image back before it draws the next one, so other
+# images appear several times. If each rank draws by itself, two ranks can also draw the same image.
 #
-# Instead, deal out the next 700 images of the large set, and all images of the small one:
+# Instead, shuffle the large set once and take 700 of its images in each epoch: the first 700, then the next 700, then the last
+# 700. Each time, add all 300 images of the small set:
 
 # %%
 def exact_epoch(epoch):
@@ -569,11 +589,13 @@ def exact_epoch(epoch):
     return np.random.default_rng(epoch).permutation([*some, *range(large, large + few)])
 
 
-often = Counter(np.concatenate([exact_epoch(epoch) for epoch in range(3)]).tolist())
-print("images by the number of times that they came in three epochs:", Counter(often.values()))
+times = Counter(np.concatenate([exact_epoch(epoch) for epoch in range(3)]).tolist())
+print("images by the number of times that they appeared in three epochs:", Counter(times.values()))
 
 # %% [markdown]
-# The order depends only on the number of the epoch, so ranks can divide it, and a stopped training can continue.
+# In three epochs, each of the 2,100 images appears once, and each of the 300 images three times. The order depends only on the
+# number of the epoch. So all ranks compute the same order and each takes its part, and a stopped training can continue in the
+# same order.
 #
 # The toolbox's loader does the same for sets of any format. The two sets of this notebook have different classes: label 3
 # means one thing in the first set and another in the second. So the loader refuses them until you say that it should
@@ -597,8 +619,8 @@ print(make_loader(mix={mixed.path: 0.7, packed.path: 0.3}, config=config).drawn)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# To pack in random order, `pack` reads one image here and one image there, which is slow. So let a job array pack the data
-# set in eight parts at the same time. The *folded* cell shows that two parts give the same files as one run:
+# With `--shuffle`, `pack` must read the images in random order, which is slow. So let a job array pack the data set in eight
+# parts at the same time. The *folded* cell shows that two parts give the same files as one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -620,7 +642,7 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 #
 # - Neighbouring files in a shard form one sample if their names are equal up to the first dot.
 # - Shuffle before packing to mix the classes. Read through a buffer so that the same images do not always meet.
-# - A worker mixes only its own shards, so a buffer cannot repair shards that are in class order.
+# - A worker mixes only its own shards. If they are in class order, its buffer cannot add the classes that they lack.
 # - Make shards of 100 MB to 1 GB, and give each worker several of them.
 # - A tar file that was cut between two samples looks like a shorter one.
 # - Deal images out by exact shares. If you draw 300 times from 300 images with replacement, you miss a third.

@@ -36,8 +36,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Most findings are counts, which are the same on a busy machine. Processor times hardly change. The rates of sections 4 and 5
-# and the seconds of section 7 change.
+# Most findings are counts, and a busy machine does not change them. It hardly changes processor times either. But it does
+# change the rates of sections 4 and 5 and the seconds of section 7.
 
 # %% id="start"
 import sys
@@ -86,8 +86,8 @@ report = pack(source, packed, PackConfig())
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file contains the content digest. Keep it: squashfs has no checksums, so in raw data only the content digest
-# reveals a flipped bit.
+# The second file contains the content digest. Keep it. Squashfs stores no checksums of data that is not compressed (*raw*
+# data). If a bit flips there, only the content digest shows it.
 #
 # `SquashFS` finds files by their paths. `formats.open` finds samples by their numbers:
 
@@ -100,13 +100,14 @@ reader = formats.open(packed)
 print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {reader.span(7)[1:]}")
 
 # %% [markdown]
-# The squashfs file contains three more files, with the labels and the order of the samples.
+# The labels and the order of the samples are in a table inside the squashfs file. The table belongs to none of the files, so
+# a mount shows only the images.
 
 # %% [markdown] id="fragments" tags=["core"]
 # ## 1 · Leave out fragments
 #
-# Squashfs cuts files into *blocks*. It can put small files, and the last pieces of large ones, together in one block, a
-# *fragment block* (here: *fragment*). This saves space. But a compressed block can only be unpacked as a whole.
+# Squashfs cuts files into *blocks*. Several small files, and the last pieces of large files, can share one block, which is
+# called a *fragment*. This saves space. But a compressed block can only be unpacked as a whole.
 #
 # How much must be unpacked to read one image? We write 240 of the images three times with gzip:
 
@@ -139,10 +140,12 @@ figures.bars(unpacked, title, x="read factor: bytes to unpack per byte", counted
 
 # %% [markdown]
 # A fragment of 1 MiB contains about ten images, and all of them must be unpacked to read one. A fragment of 128 KiB has room
-# for one image and a piece, so most images need little more than their own bytes.
+# for only one image and perhaps the last piece of another one, so for most images little else must be unpacked.
 #
-# **Finding.** Without fragments, a read unpacks only its own image. If fragments are not compressed, the library reads only the
-# bytes of the image; a mount reads the whole fragment.
+# **Finding.** Without fragments, a read unpacks only its own image.
+#
+# We measured compressed fragments. From a fragment that is not compressed, our library reads only the bytes of the image. A
+# mount still reads the whole fragment.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 2 · Leave photographs uncompressed
@@ -197,9 +200,9 @@ x, note = "processor time per image, relative to a raw read", f"warm page cache;
 show.figure(figures.bars(times, title, x=x, base="raw", note=note, log=True, guess=guess, guess_of="gzip"))
 
 # %% [markdown]
-# **Finding.** Compressing a photograph again saves almost nothing, and makes each read slower: 8 to 40 times with gzip, and
-# up to about twice with zstd. Zstd cannot shrink most blocks, and so they are stored raw. Gzip shrinks nearly every block by less than
-# 1 %, so nearly every block must be unpacked.
+# **Finding.** Compressing a photograph again saves almost nothing, and it makes reading slower: 8 to 40 times with gzip, and
+# up to about twice with zstd. Zstd cannot shrink most blocks, so it stores them raw, and only the others must be unpacked.
+# Gzip shrinks nearly every block by less than 1 %, so nearly every block must be unpacked.
 #
 # On a cluster each read also waits for its bytes, so the factor is smaller. The CPU time for unpacking stays, and decoding needs
 # those CPUs. (Gzip takes a seventh to a quarter of the time of decoding.)
@@ -291,15 +294,15 @@ x = "share of the wrong samples (%)"
 figures.bars(shares, title, x=x, counted=True, guess=guess, guess_of="decoded")
 
 # %% [markdown]
-# Worker 1 seeks to A. Worker 2 moves the shared position to B. Worker 1 now reads B, cut to the length of A. Worker 2 begins
-# where worker 1 stopped, usually inside a photograph.
+# Worker 1 seeks to image A. Worker 2 moves the shared position to image B. Worker 1 now reads as many bytes as A has, but from
+# the start of B. Worker 2 then begins where worker 1 stopped, usually inside a photograph.
 #
-# Pillow refuses samples that begin in the middle or that are cut off. But a quarter to a half of the wrong samples are whole
-# photographs with the label of another one, and nothing reports them. Without the pause, few samples are wrong, so a test can
-# easily miss the mistake.
+# Pillow refuses samples that begin in the middle of a photograph, and those that are cut off. But if A is at least as long as
+# B, worker 1 gets the whole photograph B with the label of A, and nothing reports it. This is the case for a quarter to a half
+# of the wrong samples. Without the pause, few samples are wrong, so a test can easily miss the mistake.
 #
-# `os.pread` takes the position as an argument, so it does not use the shared one. **Your turn:** use it in `my_reader`, until no
-# sample is wrong.
+# `os.pread` takes the position as an argument, so it does not use the shared one. **Your turn:** use it in `my_reader`, until
+# both counts are 0.
 
 
 # %%
@@ -397,9 +400,10 @@ axis = {"x": "images per second", "note": "best of 5 runs; all in the page cache
 show.figure(figures.bars(best, title + "; no mount works here" * (not mounts), base=plain, **axis))
 
 # %% [markdown]
-# **Finding.** The library opens the squashfs file once for the index and once for all images. From a mount, each image needs an
-# open. The library finds an image in the index, and here it copies the bytes from a memory map, which needs no read call. (On a
-# parallel file system it uses `pread`.) With FUSE, each open also waits for the helper program.
+# **Finding.** The library opens the squashfs file once for the index and once for all images. Then it looks up each image in
+# its index and copies the bytes from a memory map, so it is the fastest way here. (On a parallel file system, it reads with
+# `pread` instead of a memory map.) From a mount, each image needs an open. With FUSE, each open also waits for the helper
+# program, so that is the slowest way.
 #
 # A program that you cannot change needs files, and so a mount. In a container, Apptainer can mount the file for you
 # ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
@@ -411,9 +415,9 @@ show.figure(figures.bars(best, title + "; no mount works here" * (not mounts), b
 # %% [markdown] id="back-ends" tags=["optional"]
 # ## 5 · Check one back end with the other
 #
-# *Optional, 3 minutes.* `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng,
-# if it is installed (`apt-get install libsquashfs1`). They find files with different code, so each can check the other. Do they
-# return the same bytes, and is C faster?
+# *Optional, 3 minutes.* How do you know that a reader returns the right bytes? Read the file with a second program that was
+# written independently. `SquashFS` has two such *back ends*. One is written in Python. The other is the C library of
+# squashfs-tools-ng, if it is installed (`apt-get install libsquashfs1`). Do they return the same bytes, and is C faster?
 
 # %%
 from pysquashfs.libsquashfs import available
@@ -495,11 +499,11 @@ show.figure(figures.lines(rates, title, **axes, marks=marks, note=note))
 
 # %% [markdown]
 # **Finding.** Left of the dotted line, compressed text is faster, because fetching fewer bytes saves more time than unpacking
-# costs. On which side is your storage? `smallfiles bench read --order sequential --cache cold FILE` prints the samples
-# per second of one reader. Multiply them by the size of a sample.
+# costs. On which side is your storage? For a packed file on that storage, `smallfiles bench read --order sequential --cache
+# cold FILE` prints the samples per second of one reader. Multiply them by the size of a sample.
 #
-# This holds for long reads, in which many files arrive with one request. If each file is its own request, waiting (0.5 ms, say)
-# outweighs the transfer time that you save.
+# This is true if one request fetches many files. If each file needs its own request, you wait for each one, for example
+# 0.5 ms. Compared with that, the transfer time that you save is small.
 
 # %% [markdown] id="environment" tags=["optional"]
 # ## 7 · Put an environment into one file
@@ -583,8 +587,10 @@ elif not fuse:
 # places, and it waits for each request. From one file, the mount on this node answers the look-ups, so the metadata server
 # receives only a few requests. (Reads are neither counted nor delayed here, so real storage takes longer.)
 #
-# So one file **helps on many nodes**, where the metadata server is the limit. On one small machine, **it does not help**, because
-# each new page of a library is a request to the mount, which needs CPU time. Eight ranks imported torch (`slurm/env/README.md`):
+# So one file helps if **many nodes** start at once, because then the metadata server is the limit. It also counts as only one
+# file in your quota. On **one small machine**, it does not help, because the program that serves the mount must answer for each
+# new page of a library, and this costs CPU time. We let eight ranks on two simulated nodes import torch
+# (`slurm/env/README.md`):
 #
 # | | many files | one squashfs file |
 # |---|---|---|
@@ -603,7 +609,8 @@ elif not fuse:
 # source slurm/lib.sh; use_environment venv.sqfs
 # ```
 #
-# Then start programs with `python -m …`, because scripts such as `torchrun` still run the old environment.
+# Then start programs with `python -m …`, for example `python -m torch.distributed.run` in place of `torchrun`. Scripts such
+# as `torchrun` would still run the old environment.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -622,7 +629,7 @@ show.command(PackConfig(), "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Store photographs raw and without fragments. Compressing them makes every read slower and saves almost nothing.
+# - Store photographs raw and without fragments. Compressing them makes reading slower and saves almost nothing.
 # - Forked workers and threads share the file position of an open file. So say in each read where to read (`os.pread`).
 # - A library needs no mount and no root rights. A mount is for programs that need files. Apptainer can bind a squashfs file
 #   into a container.
@@ -645,14 +652,14 @@ show.command(PackConfig(), "DATA_FOLDER", "train.sqfs")
 #
 # **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With 0 workers all
 # samples are right. What happens with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) An exception is raised.
-# (b) Some samples are wrong, without an error. (c) All samples are right, because each worker has its own copy of the object.
+# (b) The reader returns some wrong samples and raises no error. (c) All samples are right, because each worker has its own copy of the object.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Each worker has its own Python object, but all workers share one open file and its position, so (c) is wrong. For the
-# kernel nothing is wrong, so no read raises an exception. A decoder may raise one. From Python 3.14 on, workers are not forked by
-# default. Then the answer is (a), because an open file cannot be sent to a worker.
+# **(b)**. Each worker has its own Python object, but they share one open file and its position, so (c) is wrong. Each read
+# succeeds, only at the wrong place, so the reader raises no exception. At most, the decoder fails later. From Python 3.14 on,
+# workers are not forked by default. Then the answer is (a), because an open file cannot be sent to a worker.
 #
 # </details>
 #

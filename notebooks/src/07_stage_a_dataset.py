@@ -4,8 +4,8 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** notebooks 01 and 03 · **Data** 400 synthetic images
 #
 # All ranks (processes) of a training read the packed file from the parallel file system, and they read it again in every
-# epoch. But each node also has storage of its own: a disk, or a part of the memory that looks like a folder. To *stage* a
-# file means to copy it there before the training starts.
+# epoch. But each node also has storage of its own. This *node-local* storage is a disk, or a part of the memory that looks
+# like a folder. To *stage* a file means to copy it there before the training starts.
 #
 # The disk of a laptop is too fast to show what staging gains. So we read through `slowfs`, which shows a folder as if it
 # were on slow storage, and which counts all requests and bytes.
@@ -28,9 +28,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts of requests, bytes and copies, which are the same on a busy machine. Sections
-# 2, 3 and 4 also measure speeds and seconds, and a busy machine changes these. In section 3, it may also change what a rank
-# finds, because this depends on when each rank starts.
+# The main findings of this notebook are counts of requests, bytes and copies, which are the same on a busy machine. But
+# speeds and seconds change on a busy machine, and so does the size of the file that a rank finds in section 3.
 
 # %% id="start"
 import sys
@@ -42,7 +41,7 @@ from helpers.experiments.nb07 import on_slow_storage
 setup = start("07")
 
 # %% [markdown]
-# The next cell decides how slow the storage is.
+# In the next cell, `storage` describes the slow storage, and `config` says how much memory a copy must leave free.
 
 # %%
 import fcntl
@@ -86,19 +85,20 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # <details>
 # <summary>Answer</summary>
 #
-# Without a buffer, the same samples leave a shard together in every epoch. The buffer separates these neighbours.
+# Packing shuffles the samples only once. Without a buffer, the same samples follow each other in every epoch, so they share
+# a batch again and again. The buffer separates them.
 #
 # </details>
 
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Each site has its own name for the storage of a node, such as `SLURM_TMPDIR`. The variable may be unset, or it may name a
-# folder that all nodes share. `/dev/shm` exists on nearly every Linux machine. It is a folder whose files are in memory.
+# Each site has its own variable for the node-local storage, such as `SLURM_TMPDIR`. The variable may be unset, or it may
+# name a folder that all nodes share. Nearly every Linux machine has `/dev/shm`, a folder whose files are in memory.
 #
 # How much of `/dev/shm` may your job fill: all that `df` shows as free, or less?
 #
-# The folded cell looks for these folders on this machine.
+# The folded cell looks for these folders, and prints how much of each your job may fill.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.machine import nodelocal
@@ -111,9 +111,9 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# Less, because a file in `/dev/shm` occupies memory, and on most clusters this counts as memory of your job. So you may use the
-# smaller of two amounts: the space that is free there, and the memory that your job has left. The folded cell writes 256 MiB
-# into `/dev/shm`, and asks the kernel how much memory is used before and after.
+# Your job may fill less than `df` shows, because a file in `/dev/shm` occupies memory, and on most clusters this counts as
+# memory of your job. So the limit is the free space or the memory that your job has left, whichever is smaller. The folded
+# cell writes 256 MiB into `/dev/shm`, and asks the kernel before and after how much memory is used.
 
 # %% jupyter={"source_hidden": true}
 def used():
@@ -136,8 +136,8 @@ print(f"After writing {count} MiB, the files in memory have grown by {more[0]} M
 print(f"and the memory of this job by {more[1]} MiB" if more[1:] else "and this job has no memory limit here")
 
 # %% [markdown]
-# So the copy and the workers of the loader share the memory of the job. The next cell stages the file. At the end of the
-# block, `staged` removes the copy.
+# So the copy and the workers of the loader share the memory of the job. The next cell stages the file, and prints the path
+# of the copy and a note about the place. At the end of the block, `staged` removes the copy.
 
 # %% tags=["slide"]
 with staging.staged(packed, here, config=config) as copy:
@@ -147,9 +147,8 @@ with staging.staged(packed, here, config=config) as copy:
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* There are several ways to copy a data set. We compare three of them: `cp -r` copies the 400 small
-# files, `dd` copies the packed file, and `stage` copies the packed file and compares each block with the content digest
-# of notebook 03.
+# *Optional, 8 minutes.* We compare three ways to copy a data set. `cp -r` copies the 400 small files. `dd` copies the
+# packed file. `stage` also copies the packed file, and it compares each block with the content digest of notebook 03.
 
 # %%
 def by_cp(folder):
@@ -187,12 +186,12 @@ for name, (folder, file, work) in ways.items():
 print("your guess for cp -r:", guess)
 
 # %% [markdown]
-# All three read the same bytes. In notebook 01, a new file costs two requests, a look-up and an open. Here it costs three.
-# `cp -r` asks for the attributes of each file before it opens the file. `slowfs` does not remember names, so each of these calls
-# needs a look-up. `stage` sends about a dozen requests altogether.
+# All three read about the same number of bytes. In notebook 01, a new file costs two requests, a look-up and an open. Here
+# it costs three, because `cp -r` asks for the attributes of a file before it opens the file, and `slowfs` counts another
+# look-up for this. `stage` sends about a dozen requests altogether.
 #
-# If each request takes 2 ms, 1,200 requests take 2.4 s, while the bytes take only 0.45 s at 100 MB/s. So we expect `stage` to be
-# about (2.4 + 0.45) / 0.45 ≈ 6 times as fast. The folded cell measures it.
+# If each request takes 2 ms, 1,200 requests take 2.4 s, while the bytes take only 0.45 s at 100 MB/s. So we expect `stage`
+# to be about (2.4 + 0.45) / 0.45 ≈ 6 times as fast as `cp -r`. The folded cell measures the speeds.
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
@@ -208,12 +207,11 @@ axes = {"x": "speed, relative to cp -r", "groups": ("dd", "stage"), "note": f"2 
 figures.bars(speeds, title, **axes, base="cp -r, small files")
 
 # %% [markdown]
-# Your figure has the limit of 100 MB/s. Without this limit, the bytes take almost no time, and on our machine `stage` was 26 to
-# 46 times as fast as `cp -r` ([expected numbers](../docs/expected.md)).
+# Without the limit of 100 MB/s, `stage` was 26 to 46 times as fast as `cp -r` on our machine ([expected
+# numbers](../docs/expected.md)).
 #
-# Checking the blocks costs hardly any time, because the storage is slower than the check. And it is worth it. Files and copies
-# rarely become corrupt, but nothing reports it when they do. The folded cell flips one bit of a packed file and copies the
-# file with `cp` and with `stage`.
+# `stage` is hardly slower than `dd`, because the storage is slower than the check. Files rarely become corrupt, but without
+# a check nothing reports it. The folded cell flips one bit of a packed file and copies the file with `cp` and with `stage`.
 #
 # Which of them notices the flipped bit: `cp`, `stage`, or both?
 
@@ -232,11 +230,14 @@ try:
 except SmallfilesError as error:
     print(f"stage: {error.got.replace(str(broken), broken.name)}")
 
+# %% [markdown]
+# Only `stage` notices it, and names the block. `cp` ends with code 0, which means success.
+
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
 # A node with eight GPUs runs eight ranks. All of them need the copy. What happens if each rank copies the file when it does
-# not find it?
+# not find it? In the next cell, `if_missing` does so. `copy_slowly` imitates a copy from slow storage.
 
 
 # %% tags=["slide"]
@@ -258,10 +259,10 @@ def if_missing(rank):
 
 
 # %% [markdown]
-# Four ranks start, each 0.1 s after the one before. A copy of 44 MB at 50 MB/s takes 0.9 s. When `if_missing` returns, a rank
-# believes that the file is ready.
+# Four ranks call `if_missing`, each 0.1 s after the one before. A copy of 44 MB at 50 MB/s takes 0.9 s. When `if_missing`
+# returns, the rank assumes that the file is complete.
 #
-# > **Predict.** Rank 1 starts 0.1 s after rank 0. How large is the file at the moment when rank 1 believes that it is ready?
+# > **Predict.** Rank 1 starts 0.1 s after rank 0. How large is the file when `if_missing` returns in rank 1?
 
 # %%
 guess = None  # your guess: MB that rank 1 finds
@@ -302,9 +303,11 @@ axes = {"x": "MB that a rank finds", "guess_of": "rank 1", "note": note}
 show.figure(figures.bars(sizes, title, guess=guess, **axes))
 
 # %% [markdown]
-# Rank 0 copies. The other ranks see the name of the file as soon as rank 0 has created it, while most of the bytes are still
-# missing. A rank that opens half an Arrow file stops with an error. But half a tar file can look like a whole one. A *rename*
-# prevents this:
+# Only rank 0 copies. But the name of the file exists as soon as rank 0 has created it, while most of the bytes are still
+# missing. In 0.1 s only 5 MB arrive, so rank 1 usually finds one piece of 4 MiB.
+#
+# A rank that opens half an Arrow file stops with an error. But half a tar file can look like a complete one. So copy to a
+# temporary name, and *rename* the file when it is complete:
 
 
 # %% tags=["slide"]
@@ -324,9 +327,9 @@ def renamed(rank):
 four_ranks(renamed)
 
 # %% [markdown]
-# Now no rank finds half a file. But until the file appears, every rank that looks for it starts a copy of its own. Here each
-# rank gets 50 MB/s of its own. If four copies shared 50 MB/s, they would take four times as long. In both cases, they need
-# four times the memory. A *lock* lets only one rank copy at a time:
+# Now every rank finds the complete file, but all four ranks copy. Until the file appears, each rank that looks for it
+# starts a copy of its own. Four copies need four times the memory. If they shared 50 MB/s, they would also take four times
+# as long. A *lock* lets only one rank copy at a time:
 
 # %%
 def once_per_node(rank):
@@ -344,8 +347,8 @@ def once_per_node(rank):
 four_ranks(once_per_node)
 
 # %% [markdown]
-# **Your turn.** The lock alone does not help: the ranks now copy one after the other. Change `once_per_node` so that only one
-# rank copies.
+# **Your turn.** The lock alone does not help, because each rank looks for the file before it gets the lock. So the ranks
+# now copy one after the other. Change `once_per_node` so that only one rank copies.
 #
 # <details>
 # <summary>The lines</summary>
@@ -380,7 +383,8 @@ four_ranks(once_per_node)
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy takes time before the training starts. Then each epoch is faster. After how many epochs has staging paid off?
+# Staging takes time before the training starts, and it saves time in each epoch. It has *paid off* when it has saved as
+# much time as the copy took. In the next cell, `epoch` reads all images in random order, and `copying` stages the file.
 
 # %%
 import numpy as np
@@ -400,10 +404,10 @@ def copying(path, to):
 
 
 # %% [markdown]
-# We compare two trainings. One reads every epoch from the packed file on the storage. The other one first copies the file, and
-# then reads every epoch from the copy. We count the bytes that the storage must deliver.
+# We compare two trainings. One reads every epoch from the packed file on the storage. The other one first copies the file,
+# and then reads every epoch from the copy. We count the bytes that the storage must deliver.
 #
-# > **Predict.** After how many epochs has the storage delivered equally many bytes to both?
+# > **Predict.** After how many epochs has the storage delivered equally many bytes to both trainings?
 
 # %%
 guess = None  # your guess: epochs
@@ -421,8 +425,8 @@ with open_slow(packed.parent, SlowConfig(latency_s=0)) as slow:
 print({name: f"{mb:.1f} MB" for name, mb in delivered.items()}, "your guess:", guess)
 
 # %% [markdown]
-# The copy reads as many bytes as one epoch. So after one epoch, both trainings have read equally many bytes. From the second
-# epoch on, the staged training has read fewer. If a read costs only the time of its bytes, staging also saves time from then on.
+# The copy reads as many bytes as one epoch. So after one epoch, the storage has delivered equally many bytes to both
+# trainings. If only the bytes took time, staging would pay off at this moment.
 #
 # The folded cell measures the seconds of an epoch from slow storage, of an epoch from the copy, and of the copying.
 
@@ -452,21 +456,29 @@ axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off"
 show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed from medians of 3 runs{place.note}"))
 
 # %% [markdown]
-# The lines cross after about one epoch, as the bytes say. On a busy machine they may cross elsewhere, because the program then
-# also waits for a CPU.
+# Staging has paid off where the lines cross. This is after about one epoch, as we expected from the bytes.
 #
-# On a cluster, each random read also waits for an answer from a server. Then an epoch takes longer than the copy, and on one
-# node staging may pay off in less than an epoch. **Your turn:** set `wait_s = 0.002` above, and run the
-# cells again.
+# On a cluster, each random read also waits for an answer from a server. Then an epoch takes longer than the copy, and on
+# one node staging may pay off in less than an epoch.
 #
-# With N nodes, each node reads only 1/N of the data set per epoch, so it saves only 1/N of the time. But it copies the
-# whole data set. So staging may need N times as many epochs to pay off.
+# **Your turn:** set `wait_s = 0.002` in the cell of your guess, and run the cells from there again.
 #
-# There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as long as
-# training, whichever takes longer.
+# <details>
+# <summary>What changes</summary>
 #
-# Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
-# before, twice as many, or never?
+# The waits add 400 × 2 ms = 0.8 s to each epoch from the storage, and the copy takes as long as before. So the lines now
+# cross after 0.3 to 0.4 epochs.
+#
+# </details>
+#
+# With N nodes, each node reads only 1/N of the data set per epoch, so staging saves only 1/N of the time. But each node
+# copies the whole data set. So staging may need N times as many epochs to pay off.
+#
+# There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as long
+# as training, whichever takes longer.
+#
+# Suppose that training takes half as long as reading from slow storage. Does staging pay off after as many epochs as
+# before, after twice as many, or never?
 
 # %%
 mine = 0.7  # change me: time of training, divided by the time of reading
@@ -479,21 +491,23 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
-# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, and not a raw read.
+# Staging pays off after about twice as many epochs. An epoch from the copy now takes as long as training, so staging saves
+# only half as much per epoch. If training takes longer than reading, staging saves nothing. So measure an epoch of your
+# training, and not a raw read.
 #
-# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy. From the
-# second epoch on, both trainings then read from memory, so staging can save time only in the first epoch. If the cell above says
-# more than one epoch, staging on one node does not pay off.
+# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy.
+# (`slowfs` empties the cache at each open, so you do not see this here.) From the second epoch on, both trainings then read
+# from memory. So on one node, staging pays off in the first epoch or never.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# If a job leaves a copy in `/dev/shm`, later jobs have less memory. So `staged` removes a copy when the last process that uses
-# it ends. But a signal may end the process first. At the time limit, Slurm sends SIGTERM, which a program can handle.
-# Then it sends SIGKILL, which no program can handle.
+# If a job leaves a copy in `/dev/shm`, later jobs have less memory. So a copy is removed at the end of a `staged` block.
+# After `stage`, it is removed when the last process that uses it ends. But what happens if a signal ends the process? At
+# the time limit, Slurm sends SIGTERM, which a program can handle. Then it sends SIGKILL, which no program can handle.
 #
-# The folded cell defines `end`. It starts a process that copies or uses a copy, sends it a signal, and looks at what is
-# left.
+# The folded cell defines `end`. It starts a process, sends it a signal while it copies the file or uses the copy, and looks
+# at what is left. Then it stages the file again, as the next job would.
 
 
 # %% jupyter={"source_hidden": true}
@@ -546,9 +560,10 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# After SIGTERM nothing is left, because a handler of `stage` removes the copy. (If your training has its own handler, the copy
-# is removed when the program exits.) SIGKILL leaves the copy, but the kernel frees the lock. So the next `stage` on that
-# node uses the copy if it is complete and of the same file, and removes all other leftovers in the same place.
+# After SIGTERM nothing is left, because a handler of `stage` removes the copy. (If your training has its own handler, the
+# copy is removed when the program exits.) After SIGKILL, half a copy or the whole copy is left. But the kernel frees the
+# lock. So the next `stage` on that node uses the copy if it is complete and of the same file, and removes all other
+# leftovers in the same place. The next cell counts the copies that are left.
 
 # %%
 print("staged copies of yours on this node:", len(staging.listing([here, victims])))
@@ -573,8 +588,8 @@ print("staged copies of yours on this node:", len(staging.listing([here, victims
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a function that stages a file, and that still works after it
-# was killed.
+# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a function that stages a file, and that still works if
+# an earlier call was killed.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -597,9 +612,9 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
 #
-# "Cold" describes this node only. A server may still have the file in its memory, and then the storage looks too fast. The next
-# cell computes when staging pays off. It assumes that the training waits only for reads, and that without a copy every read goes
-# to the storage.
+# "Cold" describes this node only. A server may still have the file in its memory, and then the storage looks too fast. The
+# next cell computes when staging pays off. It assumes that the training waits only for reads, and that without a copy every
+# read goes to the storage.
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your data set, and the workers of all ranks
@@ -619,9 +634,9 @@ print(f"staging pays off after {copy_s / saved_s:.2f} epochs")
 # unstage`. `each_node` of `slurm/lib.sh` runs a command once on each node. `unstage` without a path releases all copies
 # of this job.
 #
-# The course has two jobs. The first one copies from the archive to scratch. The second one copies from scratch to all nodes, and
-# reads an epoch from the copies. Each process writes into the folder `seen` which samples it has read, and the job checks that
-# none is missing.
+# The course has two jobs. The first one copies from the archive to scratch. The second one copies from scratch to all
+# nodes, and reads an epoch from the copies. Each process records in the folder `seen` which samples it has read, and the
+# job checks that no sample is missing.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.arrow scratch/data
@@ -668,14 +683,14 @@ print(f"staging pays off after {copy_s / saved_s:.2f} epochs")
 #
 # </details>
 #
-# **3.** Staging takes 100 s, an epoch 60 s from the storage and 55 s from the copy. You train 10 epochs. Does your job
-# end sooner? (a) Yes. (b) No. (c) Yes, from the second epoch on.
+# **3.** Staging takes 100 s, an epoch 60 s from the storage and 55 s from the copy. You train 10 epochs. Does your job end
+# sooner with staging? (a) Yes. (b) No. (c) Only with the page cache.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Staging pays off after 100 / (60 - 55) = 20 epochs. Each epoch is faster, as (c) says, but ten of them save
-# only 50 s.
+# **(b)**. Staging pays off after 100 / (60 - 55) = 20 epochs. (a) is wrong although each epoch is faster, because ten
+# epochs save only 50 s. (c) is wrong, because the page cache makes epochs without a copy faster, too.
 #
 # </details>
 

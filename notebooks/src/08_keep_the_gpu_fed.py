@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A GPU can only train if batches are ready: images that CPUs have decoded, cropped, scaled and stacked. Once the data set
-# is packed, and staged or cached, this work decides how long the GPU waits.
+# A GPU can only train if batches are ready: images that CPUs have decoded, cropped, scaled and stacked. When the data set is
+# packed, and staged or cached, reading is fast. Then the time for this work decides how long the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -21,13 +21,13 @@
 # - name the stage that you should improve,
 # - decode, crop and scale in the cheapest order,
 # - choose the settings of a `DataLoader`,
-# - measure how long training waits, and read a GPU's gauge correctly.
+# - measure how long training waits, and read a GPU's gauge (its *utilization*) correctly.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Counts and simulations are the same on every machine, and processor times change little on a busy one. *Send* in section
-# 1 and the figures measured in sections 3 and 5 need free CPUs.
+# Counts and simulations are the same on every machine, and processor times change little if the machine is busy. Other times
+# do change: for the bars *send* in section 1 and the figures measured in sections 3 and 5, you need free CPUs.
 
 # %% id="start"
 import sys
@@ -38,11 +38,8 @@ from helpers import figures, show, start, worksheet
 setup = start("08")
 
 # %%
-import heapq
-import io
 import time
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image
@@ -54,8 +51,12 @@ from smallfiles import formats, images, measure
 # The folded cell packs the images into one file and opens it as `reader`.
 
 # %% jupyter={"source_hidden": true}
+import heapq
+import io
 from functools import partial
 from statistics import median
+
+import matplotlib.pyplot as plt
 
 from smallfiles.pack import PackConfig, pack
 
@@ -112,7 +113,7 @@ def draw_view(index):
 views = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
-# The first program makes a common mistake. It converts the whole image to floats, scales it, and crops it only then.
+# The first program makes a common mistake. It converts the whole image to floats, scales the whole image, and crops it last.
 # Each program yields the stage and the result of each step, so that we can count and time them.
 
 # %% tags=["slide"]
@@ -122,8 +123,10 @@ from torchvision.transforms.v2 import functional as F
 def floats_first(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    yield "augment", (pixels := F.to_dtype(F.to_image(picture), torch.float32, scale=True))
-    yield "augment", (whole := F.resize(pixels, [view.short]))  # the new length of the shorter side
+    pixels = F.to_dtype(F.to_image(picture), torch.float32, scale=True)
+    yield "augment", pixels
+    whole = F.resize(pixels, [view.short])  # the new length of the shorter side
+    yield "augment", whole
     yield "augment", F.crop(whole, view.top, view.left, 224, 224)
 
 
@@ -135,13 +138,13 @@ def floats_first(data, view):
 def crop_first(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    part = F.crop(F.to_image(picture), *view.box)
-    yield "augment", (floats := F.to_dtype(part, torch.float32, scale=True))
+    floats = F.to_dtype(F.crop(F.to_image(picture), *view.box), torch.float32, scale=True)
+    yield "augment", floats
     yield "augment", F.resize(floats, [224, 224])
 
 
 # %% [markdown]
-# **Your turn.** The third program is yours. Change its last two lines so that it scales bytes instead of floats.
+# **Your turn.** The third program is yours. Change its last three lines so that it scales bytes instead of floats.
 
 
 # %%
@@ -149,7 +152,8 @@ def mine(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
     part = F.crop(F.to_image(picture), *view.box)
-    yield "augment", (floats := F.to_dtype(part, torch.float32, scale=True))  # change me: no floats
+    floats = F.to_dtype(part, torch.float32, scale=True)  # change me: no floats
+    yield "augment", floats
     yield "augment", F.resize(floats, [224, 224])  # change me: scale the bytes
 
 
@@ -157,13 +161,13 @@ def mine(data, view):
 # <details>
 # <summary>The solution</summary>
 #
-# Replace both lines by `yield "augment", F.resize(part, [224, 224])`.
+# Replace these three lines by `yield "augment", F.resize(part, [224, 224])`.
 #
 # </details>
 #
 # The folded cell contains two more programs. In `usual`, Pillow scales the whole image, and `ToTensor` converts the view
-# to floats at the end. `toolbox` never makes floats. If TurboJPEG 3 is installed, it also decodes only the part that the
-# view shows.
+# to floats at the end. `toolbox` never makes floats. If TurboJPEG 3 is installed, `toolbox` does not even decode the whole
+# image, but only the part that the view shows.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.picture import open_picture
@@ -172,7 +176,8 @@ from smallfiles.images.picture import open_picture
 def usual(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    yield "augment", (whole := F.resize(picture, [view.short]))
+    whole = F.resize(picture, [view.short])
+    yield "augment", whole
     shown = F.crop(whole, view.top, view.left, 224, 224)
     yield "augment", F.to_dtype(F.to_image(shown), torch.float32, scale=True)  # what `ToTensor` does
 
@@ -185,11 +190,12 @@ def toolbox(data, view):
 
 
 # %% [markdown]
-# We add up the bytes of everything that a program yields for one view, from the decoded image to the finished view.
-# We count the view once more, because it must be sent. (Copies in libraries are not counted.)
+# We add up the bytes of everything that a program yields for one view, from the decoded image to the finished view. Then we
+# add the bytes of the finished view a second time, because they are copied again when the view is sent. (Copies in libraries
+# are not counted.)
 #
-# > **Predict.** As bytes, the view has 224 x 224 x 3 = 150,528 bytes. How many megabytes does `floats_first` make and send
-# > for one view?
+# > **Predict.** An image has about 500 x 375 pixels. As bytes, the view has 224 x 224 x 3 = 150,528 bytes. How many megabytes
+# > does `floats_first` make and send for one view?
 
 # %%
 guess = None  # your guess: MB that floats_first makes and sends for one view
@@ -222,8 +228,8 @@ figures.bars(megabytes, title, **axes, note="mean of 96 images")
 # Two habits make `floats_first` expensive:
 #
 # - *It scales pixels that it then throws away.* `crop_first` scales only the pixels of the view.
-# - *It makes floats too early.* A float needs four bytes, and the pixel in the file only one. If you keep bytes, the GPU can
-#   convert the whole batch later (`images.normalise`).
+# - *It makes floats too early.* A decoded pixel has three values, and each of them needs one byte, but four bytes as a float.
+#   If you keep bytes, the GPU can convert the whole batch later (`images.normalise`).
 #
 # Do fewer bytes also mean less time? The folded cell defines two clocks. The first one counts the processor time of each
 # stage, and the second one times how long it takes to send a batch.
@@ -297,9 +303,9 @@ show.figure(figures.bars(bars, title, x="time per batch of 16 (ms)", note=note))
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# *Optional, 5 minutes.* The toolbox makes the views of the forum post with `RandomShortSide`. A more common view is
-# `RandomResizedCrop`, which shows a random part of 8 to 100 % of the image's area. Many trainings then change the colours
-# at random.
+# *Optional, 5 minutes.* In `smallfiles.images`, the class `RandomShortSide` makes the views of the forum post. A more common
+# view is `RandomResizedCrop`, which shows a random part of 8 to 100 % of the image's area. Many trainings then change the
+# colours at random.
 
 # %%
 kinds = {
@@ -334,7 +340,8 @@ axes = {"x": "processor time per image (ms)"}
 figures.bars(times, title, **axes)
 
 # %% [markdown]
-# Changing colours needs CPU time, so the same number of images per second needs more workers.
+# Changing colours needs CPU time, so for the same number of images per second you need more CPUs, and a worker for each of
+# them.
 #
 # <details>
 # <summary>Large photographs: decode them at a reduced size</summary>
@@ -395,7 +402,8 @@ show.figure(fig, alt=f"{title}. Simulated, with 3 ms of a CPU per image, and 12 
 # two CPUs busy. From slow storage, each worker waits for four fifths of its time, so it takes ten workers to keep two
 # CPUs busy. But these workers also burden a server that others use. Packing removes the wait for everybody.
 #
-# `Views` is an ordinary PyTorch `Dataset` that reads one file per image and returns one view of it:
+# `Views` is an ordinary PyTorch `Dataset`. It reads one file per image from `store`, which is a folder in memory or on a slow
+# mount. Its views show a random part of the image in random colours:
 
 # %%
 names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
@@ -415,6 +423,10 @@ class Views(Dataset):
         return torch.from_numpy(self.transform(data, np.random.default_rng())), int(labels[index])
 
 
+# %% [markdown]
+# The next cell makes a `DataLoader` for it. The comments say what each setting does. We vary only the number of workers.
+
+
 # %%
 def by_processes(store, count, workers):
     return DataLoader(
@@ -422,7 +434,7 @@ def by_processes(store, count, workers):
         batch_size=8,
         shuffle=True,
         num_workers=workers,  # 0: the training process makes its batches itself
-        multiprocessing_context="fork" if workers else None,  # spawned workers cannot import it
+        multiprocessing_context="fork" if workers else None,  # spawned workers cannot find Views
         prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
         persistent_workers=workers > 0,  # keep them alive between epochs
         pin_memory=torch.cuda.is_available(),  # a GPU copies faster from pinned memory
@@ -462,7 +474,7 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(pass
 
 # %% [markdown]
 # On a calm machine, workers multiplied the rate by 1.1 to 1.6 from memory, and by 4 to 7 from slow storage. On a busy machine,
-# both lines are lower, and the first may fall.
+# both rates are lower, and from memory, workers may even be slower than none.
 #
 # Workers gain less than the simulation says, because sending and receiving batches need CPU time, too.
 #
@@ -491,8 +503,9 @@ print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 
 # %% [markdown]
 # If the batches do not fit into `/dev/shm`, a worker fails with `unable to allocate shared memory`
-# ([12](12_when_it_breaks.ipynb)). The batches also count as memory of your job, so its memory limit may end
-# the job first. Notebook [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts what else a worker costs.
+# ([12](12_when_it_breaks.ipynb)). These batches also count towards the memory of your job. If the job needs more than it asked
+# for, Slurm may end it before `/dev/shm` is full. Notebook
+# [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts what else a worker costs.
 #
 # You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb) (see also
 # [06](06_read_a_squashfs_image.ipynb)).
@@ -516,7 +529,6 @@ SLOTS, SHAPE = 6, (4, 224, 224, 3)  # a batch of 4 images
 memory = mmap.mmap(-1, SLOTS * int(np.prod(SHAPE)))  # shared with a forked process
 slots = np.frombuffer(memory, np.uint8).reshape(SLOTS, *SHAPE)
 fork = multiprocessing.get_context("fork")
-free, ready, made = fork.SimpleQueue(), fork.SimpleQueue(), fork.Value("i", 0)
 
 
 def fill(transform, batches):  # the producer
@@ -535,6 +547,7 @@ def fill(transform, batches):  # the producer
 # batch, how many finished batches wait in the ring at most: 12, 6 or 5?
 
 # %%
+free, ready, made = fork.SimpleQueue(), fork.SimpleQueue(), fork.Value("i", 0)
 for slot in range(SLOTS):
     free.put(slot)
 order = np.arange(12 * 4).reshape(12, 4).tolist()
@@ -578,7 +591,7 @@ my_slots = 8  # change me: slots that are enough for the stall
 
 # %% [markdown]
 # The folded cell prints how long training waits in two cases. In the first case, the storage stalls as above. In the second
-# case, it never stalls, but each batch takes 30 ms, which is longer than a step. For the first case, the cell draws how many
+# case, it never stalls, but each batch takes 30 ms, which is longer than a step. The figure shows only the first case: how many
 # batches are ready each time training asks for one.
 
 # %% jupyter={"source_hidden": true}
@@ -607,7 +620,7 @@ axes = {"x": "seconds", "y": "batches ready", "marks": stalls, "note": "computed
 show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_slots)}, title, **axes, counted=True))
 
 # %% [markdown]
-# During a stall no batch is added, so the number of ready batches falls by one per step.
+# During a stall hardly any batch is added, so the number of ready batches falls by one per step.
 #
 # **Your turn.** Change `my_slots` until training waits 0 % of the time.
 #
@@ -626,8 +639,8 @@ show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_sl
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# You can measure in the training loop how long training waits for data. Here a sleep of 40 ms stands for a training step,
-# because the GPU computes without the CPUs.
+# You can measure in the training loop how long training waits for data. While a GPU computes a training step, the CPUs are free
+# to make batches. So here a sleep of 40 ms can stand for the step.
 
 
 # %% tags=["slide"]
@@ -656,8 +669,8 @@ loaders = {
 }
 
 # %% [markdown]
-# We count the processor time of a batch. Without a worker, training waits while it makes each batch
-# itself. With one worker, it waits only if a batch takes longer than a step.
+# We count the processor time of a batch of 16, as in the bar `toolbox` of section 1. Without a worker, training waits while it
+# makes each batch itself. With one worker, it waits only if a batch takes longer than a step.
 #
 # > **Predict.** For what share of the time does training wait without a worker: 5, 30 or 80 %?
 
@@ -674,7 +687,8 @@ expected = {"no worker": make_s / (make_s + step_s), "one worker": max(0, 1 - st
 print(f"a batch: {1e3 * make_s:.0f} ms; expected:", {n: f"{x:.0%}" for n, x in expected.items()})
 
 # %% [markdown]
-# The folded cell measures two epochs of each loader, and two epochs from a ring that another program fills.
+# The folded cell measures two epochs of each loader. It also measures two epochs from a *ring*, which is shared memory in which
+# another program puts finished batches (section 4).
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import os
@@ -699,15 +713,17 @@ marks = {"expected without a worker": 100 * expected["no worker"]}
 show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, marks=marks))
 
 # %% [markdown]
-# Here a batch takes less time than a step, so one worker is enough if it has a CPU of its own. On a calm machine, training
-# then waited for 0 to 14 % of the time. On a busy one, it waits longer.
+# Without a worker, training waits about as long as the processor time says. A batch takes less time than a step here, so one
+# worker with its own CPU makes batches fast enough. On a calm machine, training then still waited for 0 to 14 % of the time,
+# because each batch must also be received. On a busy machine, it waits longer.
 #
 # What to do about the waiting:
 #
 # - If training waits for less than about 5 % of the time, stop. Faster loading gains at most 5 %.
-# - If no batch is ready when training asks, make batches cheaper (section 1) or get more CPUs.
-# - If finished batches are ready and training still waits, receiving them is slow. Worker processes must send each batch to
-#   training. Threads send nothing, but they compete with training for Python's lock. A ring avoids both.
+# - If the CPUs of your workers are busy all the time (`htop`), batches are made too slowly. Make them cheaper (section 1), or
+#   get more CPUs.
+# - If these CPUs are idle part of the time and training still waits, receiving the batches is slow. Worker processes must send
+#   each batch to training. Threads send nothing, but they compete with training for Python's lock. A ring avoids both.
 #
 # **Do not rely on the GPU's gauge.** `nvidia-smi` shows the percentage of time in which [at least one
 # kernel](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html) was running on the GPU. A kernel that only
@@ -808,7 +824,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # </details>
 #
-# **3.** `nvidia-smi` shows 100 % on all 8 GPUs, but an epoch takes twice as long as it took on 4 GPUs. What do you look at
+# **3.** `nvidia-smi` shows 100 % on 7 of 8 GPUs, but an epoch takes twice as long as it took on 4 GPUs. What do you look at
 # first? (a) Nothing: the GPUs are busy. (b) How long each rank waits for its loader. (c) A larger batch.
 #
 # <details>

@@ -7,7 +7,7 @@
 # behaves differently. Most stores have no folders, and no object can be renamed or extended. And each request travels over a
 # network, so a program waits for every answer, even if the answer is tiny.
 #
-# This notebook sends such requests by hand first. Then it shows how to send few of them, and how to send them early enough.
+# You first send such requests by hand. Then you learn to send fewer of them, and to send them before you need their data.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -30,9 +30,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts of requests, waits and bytes, so they are the same on a busy machine. Two figures
-# also show measured speeds, which are lower on a busy machine. How many objects the killed upload in section 2 leaves behind
-# depends on chance.
+# The findings are counts of requests, waits and bytes, so they are the same on a busy machine. Only measured times and speeds
+# differ.
 
 # %% id="start"
 import sys
@@ -43,9 +42,9 @@ from helpers import figures, show, start, worksheet
 setup = start("09")
 
 # %% [markdown]
-# The *folded* cell starts a real S3 server on this machine, stores 1,500 tiny photos in it, and puts the keys of the server
-# into the environment. All requests pass through `line`, which can add latency, can break connections, and counts requests
-# and bytes.
+# The *folded* cell starts a real S3 server on this machine, stores 1,500 tiny photos in it, and puts the access keys of the
+# server into environment variables. All requests pass through `line`, which can add latency and break connections, and which
+# counts requests and bytes.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -82,7 +81,7 @@ for name in ("no_proxy", "NO_PROXY"):  # a proxy of your site does not reach thi
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# `botocore` is Amazon's library for S3, and most Python programs use it. We store an object (PUT) and read it again (GET):
+# `botocore` is Amazon's Python library for S3. We store an object (PUT) and read it again (GET):
 
 # %%
 from botocore.config import Config
@@ -93,8 +92,8 @@ client.put_object(Bucket="course", Key="hello.txt", Body=b"hello, object store")
 client.get_object(Bucket="course", Key="hello.txt")["Body"].read()
 
 # %% [markdown]
-# Each call is one HTTP request. To see that, we ask `botocore` only for the signed address of an object, and send the request
-# with Python's standard library. The header `Range` asks for a part of the object:
+# Each call is one HTTP request. To see that, we send a request ourselves, with Python's standard library. `botocore` only makes
+# the signed address, because the store refuses requests without a signature. The header `Range` asks for a part of the object:
 
 # %% tags=["slide"]
 from urllib.request import Request, urlopen
@@ -114,10 +113,11 @@ answer.headers["ETag"], answer.headers["Content-Range"], answer.read()
 # The answer contains only the six bytes that we asked for. `Content-Range` says where they are in the object. The *ETag* is a
 # fingerprint of the content, so it changes if somebody replaces the object.
 #
-# Before the first byte arrives, the request has travelled to the store and back. This *latency* is often 10 to 50 ms.
+# The first byte arrives only after the request has travelled to the store, and the answer has travelled back. This delay, the
+# *latency*, is often 10 to 50 ms.
 #
-# > **Predict.** The latency is 20 ms, and a single request then delivers 90 MB/s. How large must an object be so that the
-# > program waits for less than a tenth of the time?
+# > **Predict.** The latency is 20 ms, and then the bytes arrive at 90 MB/s. How large must an object be so that waiting for
+# > its first byte takes less than a tenth of the total time?
 
 # %%
 guess = None  # your guess in bytes: for example 1_000_000
@@ -144,10 +144,10 @@ show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.
 
 # %% [markdown]
 # If a program sends one request after the other, it gets at most 1 / 20 ms = 50 objects per second. With images of 100 kB,
-# this is 5 MB/s, however fast the network is. Waiting takes less than a tenth of the time only if an object has more than
-# 16 MB. Then receiving it takes 180 ms, which is nine times the latency of 20 ms.
+# this is 5 MB/s, however fast the network is. Waiting takes less than a tenth of the time only if receiving the bytes takes
+# more than nine times 20 ms, which is 180 ms. In 180 ms, 16 MB arrive.
 #
-# The *folded* cell measures the same on our server, without added latency and with 20 ms.
+# The *folded* cell measures how fast objects of six sizes arrive from our server, without added latency and with 20 ms.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -178,14 +178,14 @@ axes = {"x": "size of the object (B)", "y": "throughput (B/s)", "log": "xy", "no
 figures.lines(lines, title, **axes, ideal=guide)
 
 # %% [markdown]
-# Two remedies follow. Store shards instead of images ([05](05_shard_a_dataset.ipynb)), and send the next requests before
-# the store has answered the previous one (section 4).
+# With 20 ms, only large objects use the network well. There are two remedies. Store shards instead of images
+# ([05](05_shard_a_dataset.ipynb)), and send several requests without waiting for the first answer (section 4).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
 #
-# We pack the images into 16 shards with 8 images each, about 1 MB. Each shard has an *index*, which is a second object that
-# stores the positions of its images. So there are 32 objects.
+# We pack the images into 16 shards. Each shard contains 8 images and has about 1 MB. A second object for each shard is its
+# *index*, which stores the positions of the images. So there are 32 objects.
 
 # %%
 from smallfiles.formats import tar
@@ -197,8 +197,8 @@ packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), 
 shards = sorted(path.name for path in packed.path.glob("*.tar"))
 
 # %% [markdown]
-# `push` uploads them. A request that was sent and not yet answered is *in flight*. We push twice, with one request in flight
-# and with eight.
+# `push` uploads the objects. A request is *in flight* from when it is sent until its answer has arrived. We push twice, with
+# one request in flight and with eight.
 
 # %%
 for workers in (1, 8):  # change me
@@ -209,14 +209,15 @@ for workers in (1, 8):  # change me
     print(f"{workers} in flight: {moved.objects} objects, {sent} requests in {moved.seconds:.1f} s")
 
 # %% [markdown]
-# Both pushes send the same number of requests. But with eight in flight, the waits overlap: eight requests together wait for
-# 50 ms, instead of 50 ms each. The push is not eight times as fast, because some requests must come before or after all
+# Both pushes send the same number of requests. But with eight in flight, eight requests wait at the same time, so their waits
+# take 50 ms instead of 400 ms. The push is not eight times as fast, because some requests must come before or after all
 # others. First `push` asks which objects exist already. At the end, it lists what has arrived, and writes one more object.
 #
 # This last object is the *manifest object*, `smallfiles.json`. It names all other objects with their digests. Why is it
-# written last? The *folded* cell starts a push, and kills it when about half of the objects have arrived.
+# written last? The *folded* cell starts a new push, and kills it when about half of the objects have arrived. The next cell
+# lists the objects, tries to open them, and pushes again.
 #
-# A listing shows the objects that have arrived. Can a reader tell from it that half of them are missing?
+# Can a program see from the list of objects that the other half is missing?
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -248,11 +249,13 @@ now = objectstore.ls(half).note or "complete"
 print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now it is {now}")
 
 # %% [markdown]
-# The listing shows half of the objects, and nothing in it says that the rest is missing. A program that trains on whatever it
-# finds would train on half of the data, without an error. Our reader looks for the manifest object first, and refuses.
+# No. The store lists the objects that have arrived, and nothing in this list says that others are missing. The note after the
+# number comes from our `ls`, which looked for the manifest object. A program that trains on all objects that it finds would
+# train on half of the data, without an error. Our reader looks for the manifest object first, and refuses. The second push
+# sends only what is missing.
 #
-# A listing has one more trap. **Your turn.** The folded cell at the top stored 1,500 photos. Change the marked line so that
-# the next cell lists all of them:
+# Listings have one more trap. **Your turn.** The folded cell at the top stored 1,500 photos, but the next cell lists only
+# 1,000 of them. Change the marked line so that it lists all:
 
 # %% tags=["slide"]
 listed, names, more = client.list_objects_v2(Bucket="course", Prefix="photos/"), [], True
@@ -272,13 +275,15 @@ print(len(names), "names")
 #
 # </details>
 #
-# A store lists at most 1,000 names per request. Then it returns a token, with which you ask for the next page.
+# A store lists at most 1,000 names per request. If there are more, it also returns a token, with which you ask for the next
+# page.
 
 # %% [markdown] id="one" tags=["core"]
 # ## 3 · Read one image of a shard
 #
-# A shard is one object with many images. Sometimes you need a single image of it, for example to look at a mistake of your
-# model. The index of the shard is an Arrow file ([03](03_pack_arrow.ipynb)), and `Range` does the rest:
+# A shard is one object with many images. Sometimes you need only one of them, for example to look at a mistake of your model.
+# The index of the shard is an Arrow file ([03](03_pack_arrow.ipynb)). We request the index of shard 3, and look up where
+# image 5 of this shard is:
 
 # %%
 import pyarrow as pa
@@ -290,7 +295,7 @@ row = index.slice(5, 1).to_pylist()[0]
 print({name: row[name] for name in ("key", "offset", "size")})
 
 # %% [markdown]
-# > **Predict.** The shard has about 1 MB. How many bytes travel in all if we read this image?
+# > **Predict.** The shard has about 1 MB. How many bytes travel in all, for the index and for this image?
 
 # %%
 guess = None  # your guess in bytes: for example 1_000_000
@@ -305,17 +310,22 @@ print(
 )
 
 # %% [markdown]
-# Two requests are enough: one for the index, and one for the image. Only the index, the image, and a few hundred bytes of
-# HTTP headers per request travel. The reader of the toolbox does the same, and keeps each index that it has read:
+# Two requests are enough. Besides the index and the image, only a few hundred bytes of HTTP headers travel per request. The
+# reader of the toolbox fetches all indexes when it opens the data set. After that, it needs only one request for an image:
 
 # %%
 url = "s3://course/train"
 reader = objectstore.open(url)
+line.set()
 print(reader.read(29) == image, "- image 29 is number 5 of shard 3")
+print(line.count())
 
 # %% [markdown]
-# Does this mean that a training can read its images one by one, in random order? Count the requests of an epoch. The next cell
-# sends them, and `line` counts.
+# This time, the whole shard travelled. The reader fetches blocks of 4 MiB, so that it can check the digest of each block, and
+# our shards are smaller than a block.
+#
+# Should a training read its images one by one? The next cell reads an epoch by shard, and then image by image, and counts the
+# requests.
 
 # %%
 line.set()
@@ -333,33 +343,31 @@ print(f"{packed.samples} images: {by_shard} requests for whole shards, {by_range
 
 # %% [markdown]
 # Image by image, the program waits once for each image and once for each index. For ImageNet in shards of 1,000 images, this
-# would be 1.28 million waits instead of 1,282. Many stores also bill each request.
-#
-# So read single images by range, and read epochs by shard.
+# would be 1.28 million waits instead of 1,282. So read single images by range, and read epochs by shard.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 4 · Keep requests in flight
 #
-# A reader that streams shards knows which shard comes next. So it can send the next requests early.
+# A reader that streams shards knows which shards come next. So it can request them before it needs them.
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
 # Requests that are in flight at the same time wait together, so we count them as one wait.
 #
-# The latency is 50 ms, and an epoch has 16 shards. How many waits, one after the other, does the epoch have
-# with 1 request in flight, and how many with 8?
+# The latency is 50 ms, and an epoch has 16 shards. How often does it wait with 1 request in flight, and how often with 8?
 
 # %%
 guess = None  # your guess, two numbers of waits: for example (16, 8)
 
 # %%
+print("your guess:", guess)
 for in_flight in (1, 2, 4, 8, 16):
     waits = -(-len(shards) // in_flight)  # rounded up
     print(f"{in_flight:2} in flight: the epoch waits {waits:2} times, {0.05 * waits:.2f} s in all")
 
 # %% [markdown]
-# The number of waits is the number of requests, divided by how many are in flight, and rounded up. A thread pool is enough
-# to send them:
+# The number of waits is the number of requests divided by the number in flight, rounded up. A thread pool is enough to keep
+# several requests in flight:
 
 # %% tags=["slide"]
 from concurrent.futures import ThreadPoolExecutor
@@ -380,11 +388,11 @@ ways = {f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
 print(measure.compare(ways, rounds=2, unit="shards"))
 
 # %% [markdown]
-# One request at a time can deliver at most 20 shards per second, and four at most 80. The measured numbers are lower, because
-# the bytes need time, too.
+# With a wait of 50 ms per shard, one request at a time delivers at most 20 shards per second, and four in flight deliver at
+# most 80. The measured numbers are lower, because receiving the bytes takes time, too.
 #
-# This function has a weakness. `pool.map` never waits for the program that uses the shards. If training is slower than the
-# network, a whole epoch piles up in memory. The reader of the toolbox requests only the next few shards:
+# But `pool.map` requests all shards, even if the program has not used the earlier ones yet. If training is slower than the
+# network, a whole epoch piles up in memory. The reader of the toolbox requests only the next `in_flight` shards:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -400,15 +408,17 @@ def epoch(loader):
 
 # %% [markdown]
 # <details>
-# <summary>How much memory does it need?</summary>
+# <summary>How much memory does the reader need?</summary>
 #
-# With `order="stream"`, the loader reads at 20 places of the data set in turn, to mix classes. For each place it keeps up to
-# 16 MiB in memory, and 4 more requests of up to 16 MiB are in flight (the default). With large shards, this is up to 400 MB
-# per worker. Here it is far less, because a shard has only 1 MB.
+# One request fetches at most about 16 MiB, so a large shard needs several requests. With `order="stream"`, the loader reads
+# at 20 places of the data set in turn, to mix classes. It keeps up to 16 MiB in memory for each place, and 4 more requests
+# are in flight (the default). With large shards, this is up to 400 MB per worker. Here it is far less, because a shard has
+# only 1 MB.
 #
 # </details>
 #
-# The *folded* cell stores each image as an object as well. Then it measures four ways to read, with a latency from 1 to 50 ms.
+# The *folded* cell also stores each image as an object. Then it reads with 1 or 8 images in flight, and with 1 or 8 shards in
+# flight. The added latency is 1 to 50 ms.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 from statistics import median
@@ -445,13 +455,19 @@ figures.lines(
 )
 
 # %% [markdown]
-# With 8 shards in flight, an epoch waits 2 times instead of 16 times. It is not 8 times as fast, because receiving the bytes and
-# checking their digests still need time. The figure also compares single images with shards. Here a shard has eight images, so
-# a program that requests eight images at once waits as often as one that requests a shard. But it sends eight times as many
-# requests, and each of them needs CPU time here and in the store.
+# With 8 shards in flight, an epoch waits 2 times instead of 16 times. It is not 8 times as fast, because receiving the bytes
+# and checking their digests still takes time.
 #
-# > **Predict.** Your network transports 1.25 GB/s (10 Gbit/s). A single large request gets 90 MB/s after its latency of 20 ms.
-# > How many requests of 16 MiB must be in flight to fill the network?
+# <details>
+# <summary>How do images in flight compare with shards in flight?</summary>
+#
+# A shard here has eight images, so 8 images in flight and 1 shard in flight wait equally often. But reading by image sends
+# eight times as many requests, and each of them needs CPU time here and in the store.
+#
+# </details>
+#
+# > **Predict.** Your network transports 1.25 GB/s (10 Gbit/s). Each request waits 20 ms, and then its bytes arrive at
+# > 90 MB/s. How many requests of 16 MiB must be in flight to fill the network?
 
 # %%
 guess = None  # your guess, requests in flight: for example 60
@@ -474,8 +490,8 @@ print(f"{in_flight} requests of 16 MiB fill the network (your guess: {guess})")
 # %% [markdown] id="once" tags=["core"]
 # ## 5 · Read each sample once, on a line that breaks
 #
-# In a training that runs for days, some connections break. What happens to the samples? We read an epoch with 2 ranks and
-# 2 workers per rank, and the line breaks off six answers in the middle.
+# In a training that runs for days, some connections break. We read an epoch with 2 ranks and 2 workers per rank. Meanwhile,
+# the line breaks off six answers in the middle.
 #
 # Do all 128 samples arrive? Does any sample arrive twice?
 
@@ -495,10 +511,11 @@ for times, number in Counter(arrived.values()).items():
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# Each sample arrives exactly once. For each of the six broken answers, the reader sent one more request, for the rest.
+# Each sample arrives exactly once. After each broken answer, the reader sent one more request, for the missing bytes.
 #
 # Not every program behaves like this. Here are two ways to read one shard. `reads_once` trusts that the answer is complete.
-# `resumes` counts the bytes. You will write the function `missing` that it calls.
+# `resumes` knows the size of the object, and sends requests until it has all bytes. It calls a function `missing`, which you
+# will write.
 
 
 # %%
@@ -521,11 +538,11 @@ def resumes(key):
 
 
 # %% [markdown]
-# For each of the two functions, the line now breaks off the first three answers, each after a third of a shard. `reads_once`
-# sends only one request. What does it return: the shard, a part of it, or an error?
+# For each function, the line now breaks off the first three answers, each after a third of a shard. `reads_once` sends only
+# one request. What does it return: the shard, a part of it, or an error?
 #
-# **Your turn.** From which byte on must `resumes` request the shard, if it has `data` already? Change the marked line so that
-# `resumes` returns the right shard.
+# **Your turn.** Before each request, `resumes` already has the bytes `data`. From which byte on must it request the rest?
+# Change the marked line so that it returns the right shard.
 
 
 # %%
@@ -548,14 +565,26 @@ for way in (reads_once, resumes):
 #
 # `return len(data)`
 #
+# With 0, `resumes` begins at the first byte each time, and appends bytes that it has already. So it returns twice as many
+# bytes as the shard has, and they are wrong.
+#
 # </details>
 #
 # `reads_once` returns a third of the shard, and no error. If a connection closes early, `read(n)` of Python's HTTP client
-# returns the bytes that have arrived so far. (Only `read()` without a number raises `IncompleteRead`.) If the tar was cut inside
-# an image, decoding fails, and many loaders skip such an image. If it was cut between two files, it looks like a shorter shard.
+# returns the bytes that have arrived, and then nothing. If the tar was cut inside an image, decoding fails, and many loaders
+# skip such an image. If it was cut between two files, it looks like a shorter shard.
 #
-# `resumes` requests only the rest, and it compares the ETag, so it never joins two versions of an object. A careful reader also
-# compares `Content-Range`, because some servers ignore the range and send the whole object.
+# With the right line, `resumes` requests only the missing bytes. It also compares the ETag, so it never joins two versions of
+# an object.
+#
+# <details>
+# <summary>Is there more to check?</summary>
+#
+# A careful reader also checks `Content-Range`, because some servers ignore the range and send the whole object.
+#
+# Only `read(n)` hides that an answer is incomplete. Without a number, `read()` raises `IncompleteRead`.
+#
+# </details>
 #
 # You can now solve task 1 of [exercise 09](../exercises/09_stream_shards.ipynb).
 
@@ -563,7 +592,7 @@ for way in (reads_once, resumes):
 # ## 6 · Keep shards on the node
 #
 # *Optional, 5 minutes.* Each epoch requests the same shards again. So a node can keep some of them in `/dev/shm` or on its
-# disk. Our reader keeps a *fixed part*. It sorts the shards by name, and it always keeps the first ones, as many as fit. Most
+# disk. Our reader keeps a *fixed part*. It sorts the shards by name, and always keeps the first ones, as many as fit. Most
 # caches follow another rule, LRU (*least recently used*). They keep the shards that were read last.
 #
 # > **Predict.** A node has room for half of the shards, and each epoch has a new order. From the second epoch on, a fixed part
@@ -608,7 +637,7 @@ show.figure(figures.bars(saved, title, guess=guess, guess_of="LRU", **bars))
 
 # %% [markdown]
 # LRU saves only about a sixth of the requests. At the end of an epoch, it has the shards that were read last. In the next
-# epoch, it drops most of them for other shards before their turn comes.
+# epoch, it removes most of them before they are read again, to make room for other shards.
 #
 # <details>
 # <summary>And on many nodes?</summary>
@@ -629,34 +658,43 @@ show.figure(figures.bars(saved, title, guess=guess, guess_of="LRU", **bars))
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# On many clusters, only some nodes can reach an object store. Find out first, and then push once:
+# On many clusters, only some nodes can reach an object store. First test a node of your partition:
 #
 # ```bash
 # export AWS_ENDPOINT_URL=https://s3.example.org            # and your keys: in the environment, or in ~/.aws/credentials
 # # any answer of the store, even 403, means that the node reaches it (an answer of a proxy does not count)
 # srun -p PARTITION -N1 curl -sSI -m 10 "$AWS_ENDPOINT_URL"
 # ```
+#
+# Push the shards once:
 
 # %%
 show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/train")
 
 # %% [markdown]
+# Then stream them in a job:
+#
 # ```bash
 # # pushes train.tars if it is not there yet, streams it on two nodes, writes to `seen` which samples arrived, and counts them
 # slurm/submit SITE 09_stream -- train.tars s3://course/train seen
 # ```
 #
+# <details>
+# <summary>Can the store deliver enough for many nodes?</summary>
+#
 # Suppose that each of 64 nodes trains 5,000 images per second, and that an image has 110 kB. Together the nodes read 35 GB/s.
 # If the store cannot deliver this, copy the shards once to the parallel file system: `smallfiles pull s3://course/train
 # train.tars`.
+#
+# </details>
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
 # - One request at a time delivers at most one object per round trip, so store shards and not images.
-# - Once a reader has the index of a shard, one image costs one request and its own bytes.
+# - If you have the index of a shard, you can read one image with one range request.
 # - Requests in flight wait together. About 15 of them hide the latency and fill a network of 10 Gbit/s.
-# - The manifest object is written last and shows that an upload is complete. A listing does not show it.
+# - The manifest object is written last, so it shows that an upload is complete. A list of objects cannot show this.
 # - If an answer breaks off, request the rest by range, and check that the ETag has not changed.
 # - If one node reads the whole data set in every epoch, a fixed part saves more requests than LRU.
 
@@ -669,7 +707,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. There are 20 requests per second, with 100 kB each. (a) is the speed of the network, which is nearly idle.
+# **(c)**. There are 20 requests per second, with 100 kB each. (a) is the speed of the network, which is nearly idle. (b)
+# would need 1,250 requests per second.
 #
 # </details>
 #

@@ -78,7 +78,8 @@ if not packed.exists():
 #
 # Each launcher tells its processes their numbers in environment variables. The next cell shows them for processes that were
 # started in six ways. (`salloc` opens a shell in a job.) It does not start a job: `nodes.srun(3)`, for example, only returns
-# the variables that rank 3 would have. The last lines show how `smallfiles.machine.ranks` interprets the variables.
+# the variables that rank 3 would have. The last lines of the output show what `smallfiles.machine.ranks` makes of the
+# variables: the rank, the number of ranks, the local rank, and the node.
 #
 # > **Predict.** Which of the six processes belong to a group of four ranks, and which run alone?
 
@@ -104,8 +105,8 @@ print(nodes.table(launched, guess))
 # on this variable reads only a quarter of the data, or it waits for three processes that do not exist.
 #
 # `SLURM_NTASKS` belongs to the whole job. The tasks that one `srun` starts are called a *step*, and `SLURM_STEP_NUM_TASKS` is
-# their number. A program should use this variable. The job script does not have it. In the salloc shell it is 1, because at
-# many sites this shell is a step of one task.
+# their number. A program should use this variable. If it is missing, as in the job script, or if it is 1, as in the salloc
+# shell, the process runs alone. (At many sites, the salloc shell is a step of one task.)
 #
 # But check the variables of torchrun first. If `srun` started torchrun on each node, then Slurm counts the two torchruns
 # and not the four ranks.
@@ -129,8 +130,8 @@ print(nodes.table(launched, guess))
 #
 # </details>
 #
-# A rank also needs its CPUs. Some versions of `srun` do not pass on the `--cpus-per-task` of the script, and where the
-# cluster binds tasks to cores, each rank then runs on a single core. So repeat the option in your script: `srun
+# A rank also needs its CPUs. Some versions of `srun` ignore the `--cpus-per-task` of the script. If the cluster also binds
+# tasks to cores, each rank then runs on a single core. So repeat the option in your script: `srun
 # --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 #
 # <details>
@@ -140,7 +141,8 @@ print(nodes.table(launched, guess))
 # 23.11 does ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)).
 #
 # In a rank that is bound to one CPU, `SLURM_CPUS_PER_TASK` still shows the requested number, and `os.cpu_count()` shows
-# all CPUs of the node. Only `os.sched_getaffinity(0)` shows the one CPU. `make_loader` asks it for its number of workers.
+# all CPUs of the node. Only `os.sched_getaffinity(0)` shows the one CPU. `make_loader` uses this call to choose how
+# many workers it starts.
 #
 # </details>
 #
@@ -175,9 +177,11 @@ for images.epoch in range(2):
 """)
 
 # %% [markdown]
-# We start it with torchrun on two ranks, and write `smallfiles audit --save RECORD --` in front of the command. The audit
+# We will start it with torchrun on two ranks. In front of the command we write `smallfiles audit --save RECORD --`. The audit
 # does not change the program. It records which samples each rank received, and in which order. Here it recognises a sample
 # by the file that was opened for it.
+#
+# The next cell defines a function that runs this command and prints its output.
 
 # %%
 import shlex
@@ -224,9 +228,10 @@ show.figure(figure, alt=text)
 # %% [markdown]
 # Each sample gets its colour from its place in epoch 0, so the rows of epoch 0 run smoothly from dark to light. Epoch 1 has a
 # new order, so its colours are mixed. Both rows of an epoch are equal, because both ranks receive the same samples in the
-# same order.
+# same order. Red marks the samples that another rank has received, too.
 #
-# **Your turn.** Change `__iter__` in the program so that each rank reads every second file. Then run the audit again.
+# **Your turn.** Change `__iter__` in the program so that each rank reads every second file. Run that cell, and
+# then the audit again.
 #
 # <details>
 # <summary>Answer</summary>
@@ -254,7 +259,8 @@ figure, text = draw(json.loads(record.read_text()))
 show.figure(figure, alt=text)
 
 # %% [markdown]
-# The verdict is *exactly once*. Lines that begin with *unknown* say what the audit cannot see.
+# The verdict is *exactly once*, and there are no red marks. The colours of epoch 0 are given rank by rank, so rank 0 has the
+# dark half and rank 1 the light half: no sample is in both rows. Lines that begin with *unknown* say what the audit cannot see.
 #
 # Audit your own training, too. Two epochs of a few thousand samples are enough. [docs/audit.md](../docs/audit.md) has a
 # recipe for each loader, and shows how to audit a resume.
@@ -271,8 +277,8 @@ if mine:
 # ## 3 · Deal out the samples
 #
 # Dividing the samples can go wrong in three ways. First, a program may use its local rank where it needs its rank. The next
-# cell tries both on two simulated nodes with two ranks each. `nodes.play` runs a function in one process per rank, with the
-# variables of this rank.
+# cell divides the samples once by rank and once by local rank, on two simulated nodes with two ranks each. `nodes.play` runs
+# a function in one process per rank, with the variables of this rank.
 
 
 # %%
@@ -287,7 +293,7 @@ def read(rank=None, world_size=None):
 
 def read_by_local_rank():
     local_rank = int(os.environ["SLURM_LOCALID"])
-    return read(local_rank, int(os.environ["SLURM_NTASKS"]))
+    return read(local_rank, int(os.environ["SLURM_STEP_NUM_TASKS"]))
 
 
 for read_part in (read, read_by_local_rank):
@@ -326,7 +332,8 @@ for name, counts in reads.items():
 # count twice. The audit calls this *padding by repetition*.
 #
 # Our loader reads each sample once, so some ranks may have one more step than others. In training, such a rank would wait for
-# the others until a timeout (section 4), so set `drop_last=True`.
+# the others until a timeout (section 4), so set `drop_last=True`. Then two of the ten samples are left out of this epoch. Each
+# epoch has a new order, so each time it leaves out other samples. In a validation, do not set `drop_last`.
 #
 # Third, each epoch needs a new order. `DistributedSampler` only knows the epoch if you tell it:
 
@@ -400,7 +407,8 @@ for name, splitters in ways.items():
     print(f"{name:12} {len(often)} of {samples} samples, in {often.total()} reads: {by_rank}")
 
 # %% [markdown]
-# Without the split over the workers, each sample is read twice. No error reports it, and training only becomes slower.
+# Without the split over the workers, each sample is read twice. No error reports it. An epoch takes twice as long and is
+# really two passes over the data.
 #
 # **Your turn.** In `ways["yours"]`, set `nodesplitter` to `None`, and keep the split over the workers. What happens?
 #
@@ -436,18 +444,9 @@ print(f"the ranks read {by_rank} of {samples} samples")
 # %% [markdown] id="scale" tags=["core"]
 # ## 4 · Train on all of them
 #
-# To train one model, the ranks must also exchange their gradients.
-# `init_process_group` connects them. `DistributedDataParallel` (DDP) then averages the gradients of all ranks in each
+# To train one model, the ranks must also exchange their gradients. `init_process_group` connects them. `rendezvous` returns the
+# address of rank 0, at which they meet. `DistributedDataParallel` (DDP) then averages the gradients of all ranks in each
 # `backward()`.
-#
-# <details>
-# <summary>What changes with GPUs?</summary>
-#
-# Write `"nccl"` in place of `"gloo"`. Call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())`, and move
-# the model and the batches to this GPU. This is what the local rank is for. The `%` is there because some sites show a
-# task only its own GPU.
-#
-# </details>
 
 # %%
 from functools import partial
@@ -464,7 +463,17 @@ def connect(**options):
 
 
 # %% [markdown]
-# The *folded* cell defines `meet`, which connects this rank and makes its model, its optimizer, and its loader.
+# <details>
+# <summary>What changes with GPUs?</summary>
+#
+# Write `"nccl"` in place of `"gloo"`. Call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())`, and move
+# the model and the batches to this GPU. This is what the local rank is for. The `%` is there because some sites show a
+# task only its own GPU.
+#
+# </details>
+#
+# The *folded* cell defines `meet`, which connects this rank and makes its model, its optimizer, and its loader. Then we define
+# one training step.
 
 
 # %% jupyter={"source_hidden": true}
@@ -508,7 +517,8 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # drift apart. With DDP, all ranks apply the same average, so their weights stay equal.
 #
 # The exchange needs every rank in every step. In the next cell, rank 0 takes three steps and rank 1 only two. Then rank 1
-# does something else for 5 s, so its process stays alive.
+# sleeps for 5 s. Its process is alive but sends nothing, so rank 0 cannot tell that it has stopped. (If the process ended,
+# rank 0 would get an error at once.)
 
 # %%
 from datetime import timedelta
@@ -556,8 +566,8 @@ needs = batch_bytes / step_s
 print(f"A rank needs {needs / 1e6:.0f} MB/s: {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
 
 # %% [markdown]
-# In the simulation, each rank requests its next batch when a step begins, and the storage sends one batch after the
-# other.
+# In the simulation, each rank requests its next batch when a step begins, and the storage sends one batch after the other. We
+# compare one shared storage with a copy of the data set on a disk of each rank, which is equally fast.
 
 # %% tags=["slide"]
 import heapq
@@ -596,9 +606,9 @@ figures.lines({"a copy per rank": copies, "one storage": shared}, title, **axes,
 #
 # To measure this, run the job of section 7 on 1 to 8 nodes.
 #
-# Unpacked files have another limit, the opens per second. The *folded* cell computes for how many ranks one node can open the
-# files, from the opens that you measured on this machine ([01](01_count_the_cost_of_small_files.ipynb)). This is a limit *per
-# node*. The metadata servers, which all nodes share, are a second limit ([11](11_choose_a_format.ipynb)).
+# Unpacked files have another limit, the opens per second. In [notebook 01](01_count_the_cost_of_small_files.ipynb) you measured
+# how many files this machine opens per second. From this, the *folded* cell computes how many ranks one node can feed. This is
+# a limit *per node*. The metadata servers, which all nodes share, are a second limit ([11](11_choose_a_format.ipynb)).
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
@@ -609,11 +619,12 @@ worksheet.note("10", ranks_fed=int(opens / (10 / step_s)))
 # %% [markdown] id="limit" tags=["core"]
 # ## 6 · Outlive the time limit
 #
-# At its time limit, a job is killed. With `--signal=USR1@90`, Slurm sends the signal USR1 to what `srun` started, about 90
-# seconds before. The ranks then write a checkpoint and stop, and the next run continues from it.
+# At its time limit, a job is killed. With `--signal=USR1@90`, Slurm sends the signal USR1 to the ranks about 90 seconds before
+# the limit. The ranks then write a checkpoint and stop, and the next run continues from it.
 #
 # All ranks must stop after the *same* step, but the signal does not reach them at the same moment. So after each step, the
-# ranks add up how many signals they have received. If the sum is not zero, all of them stop.
+# ranks add up how many signals they have received. If the sum is not zero, all of them stop. The function `leave`, which
+# follows, then saves the checkpoint.
 
 
 # %%
@@ -643,7 +654,8 @@ def train(folder, epochs=3):
 
 # %% [markdown]
 # The *folded* cell defines `leave`, which saves the checkpoint under another name and then renames it, so that a killed job
-# never leaves half a checkpoint. It also defines a function that sends the signal.
+# never leaves half a checkpoint. A real program would then end with exit code 75; here, `leave` only prints it. The cell also
+# defines a function that sends the signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -663,7 +675,7 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# The first run gets the signal in its second epoch, and the second run resumes. The third run is never stopped.
+# The first run gets the signal in its second epoch (epoch 1), and the second run resumes. The third run is never stopped.
 #
 # Is the last loss of the interrupted training the same as that of the third run, almost the same, or
 # clearly different?
@@ -675,8 +687,8 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
-# The losses are equal, because the loader continues with the next batch, and because the order and the random crops depend
-# only on the seed, the epoch, and the sample.
+# The losses are equal. The checkpoint contains the weights of the model and the position of the loader, and the order and the
+# random crops depend only on the seed, the epoch, and the sample.
 #
 # `smallfiles train` works in the same way. After the signal, its process ends with exit code 75, and the job script puts
 # the job into the queue again:
@@ -716,7 +728,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # %% [markdown] id="script" tags=["core"]
 # ## 7 · Read a job script, and submit it
 #
-# This is a job script of the course. It uses the function `task` of `lib.sh`, which is `srun --cpus-per-task="$cpus"`.
+# This is a job script of the course. It uses the function `task` of `lib.sh`, which is `srun --cpus-per-task="$cpus"`. The
+# command `smallfiles epoch` reads one epoch and writes down which samples it read.
 #
 # How many processes run `smallfiles epoch "$data"`, and how many run `smallfiles epoch --count`?
 
@@ -776,12 +789,13 @@ show.command(config, "train.arrow")
 # slurm/submit SITE 12_audit --sbatch=--nodes=2 -- torchrun --nproc-per-node 4 train.py   # audits your own training
 # slurm/submit SITE 10_read -- train.arrow seen       # checks everything, shows the command, and submits it
 # slurm/submit SITE 10_read --sbatch=--nodes=8 -- large.arrow seen8
-# # 10_read reads a fixed data set without training. Use a data set that is larger than the memory of all nodes,
-# # and compare the samples/s that the job reports with the samples/s that all ranks train.
 # slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
 # ```
+#
+# `10_read` only reads. Give it a data set that is larger than the memory of all nodes together. If it reports fewer samples per
+# second than your ranks can train on, the storage is too slow.
 
 # %% [markdown] id="key-points"
 # ## Key points

@@ -5,7 +5,7 @@
 # synthetic images
 #
 # Which format is best for you depends on your storage and on the number of nodes that read from it. The speed at which
-# a format can be read hardly matters. This notebook shows why, and recommends a format for your site.
+# a format can be read hardly matters. This notebook shows why, and helps you to choose a format for your site.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -49,7 +49,8 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Compare reading with decoding
 #
-# Many comparisons of formats measure only reading. We also measure how long it takes to decode an image. The first cell stores the images in four more formats:
+# Many comparisons of formats measure only reading. We also measure how long it takes to decode an image. The first cell
+# stores the images in four more formats:
 
 # %%
 import tarfile
@@ -170,9 +171,9 @@ for suffix in suffixes:
     print(suffix, pack(setup.source(), out / f"train.{suffix}").files, "files")
 
 # %% [markdown]
-# One open in Python can cost more than one request to the storage. Before the metadata server opens a file, it must find
-# the name in the folder, which is called a *look-up*. Look-ups and opens are *metadata operations*. `slowfs` mounts a folder
-# with the latency of a parallel file system and counts every request.
+# One open in Python can cost more than one request to the storage. Before a file can be opened, the node must ask the
+# metadata server for its name in the folder. This request is called a *look-up*. Look-ups and opens are *metadata
+# operations*. `slowfs` mounts a folder with the latency of a parallel file system and counts every request.
 #
 # > **Predict.** We open each format and read 100 images at random. How many requests per image, look-ups plus opens, does
 # > the storage see for plain files?
@@ -190,8 +191,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
             reader = formats.open(slow / f"train.{suffix}")
             for i in order[:100].tolist():
                 reader.read(i)
-        operations[suffix] = asked["metadata"] / 100
-        reads = asked["reads"] / 100
+        operations[suffix], reads = asked["metadata"] / 100, asked["reads"] / 100
         print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {reads:.2f} reads")
 
 # %% [markdown]
@@ -205,11 +205,14 @@ axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base":
 figures.bars(operations, title, **axes, guess=guess, guess_of="files", note=note)
 
 # %% [markdown]
-# A plain file costs two metadata operations per image, a look-up and an open. A packed file costs a few operations when it is opened, and then none.
+# A plain file costs two metadata operations per image, a look-up and an open. (The reader also looks at the folders once.) A
+# packed file costs a few operations when it is opened, and then none.
 #
-# The reads go to other servers. LMDB shows more, smaller reads: it maps its file, and the kernel fetches pages of 4 kB.
+# Reads do not load the metadata server, because they go to the servers that hold the data. LMDB needs more reads than the
+# other formats, because its library maps the file into memory, and the kernel then fetches small pieces.
 #
-# The folded cell shows what a client of a real file system, MooseFS, counted for 1,000 random images.
+# `slowfs` only imitates a parallel file system. The folded cell shows what a client of a real one, MooseFS, counted for
+# 1,000 random images:
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
@@ -217,11 +220,12 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
     print(f"{each.name:11} {asked:5,.0f} metadata requests, {seen:5,.0f} reads per 1,000 images")
 
 # %% [markdown]
-# The client sends about 3,000 metadata requests for plain files (the third asks where the data lies), 33 for
-# tar shards, and 1 for each of the other formats. All of them need 1.3 reads per image, because one read delivers at most
-# 128 KiB and some images are larger.
+# For 1,000 plain files, the client sends about 3,000 metadata requests: look-ups, opens, and requests that ask where the
+# data lies. For tar shards it sends 33, and for each of the other formats 1. All of them need 1.3 reads per image, because
+# one read delivers at most 128 KiB and some images are larger.
 #
-# Below, we distinguish four *ways* to store images of about 100 kB, with rounded numbers:
+# Below, we distinguish four *ways* to store images of about 100 kB. The numbers are rounded, and for plain files they
+# contain only the look-up and the open, which every file system needs:
 #
 # | way | what is stored | metadata operations per image | reads per image |
 # |---|---|---|---|
@@ -280,11 +284,14 @@ axes.set_title(title)
 show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.")
 
 # %% [markdown]
-# Requests arrive in bunches, and a server cannot save up idle time. Therefore a queue forms early. For one request at a time and random arrivals, theory gives a mean wait of
-# load / (1 − load), which is nine service times at 90 %.
+# Sometimes several requests arrive close together, and then some of them have to wait. At other times the server has
+# nothing to do, and this time is lost. Therefore a queue forms long before the server is always busy. For one request at a
+# time and random arrivals, theory gives a mean wait of load / (1 − load), which is nine service times at 90 %.
 #
 # A server that works on 64 requests at a time almost always has a free place. So requests hardly wait until its load
 # is nearly 100 %. The load comes from all users of the file system.
+#
+# The next section leaves out queues and only divides. So its limits are a little too high: some GPUs wait earlier.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · Draw the map of limits
@@ -322,7 +329,7 @@ limits = {  # images per second for all nodes together
     "packed, on 1 target": 1 / (bytes_s + lustre.request_s),
     "files, busy metadata": 5_000 / 2,
     "files or packed, 24 targets": lustre.targets / (bytes_s + lustre.request_s),
-    "files, idle metadata": lustre.metadata_ops_s / 2,
+    "files, metadata alone": lustre.metadata_ops_s / 2,
     "shards": lustre.targets / (bytes_s + 0.1 * lustre.request_s),
 }
 fed = {name: rate / node_needs for name, rate in limits.items()}  # nodes
@@ -353,18 +360,20 @@ show.figure(figure, alt=f"{title}. {described}. The GPUs of a node need {node_ne
 
 # %% [markdown]
 # The black line rises because each node adds GPUs. The coloured lines are flat because all nodes share the storage. Left
-# of a dot the GPUs are the limit, and right of it they wait.
+# of a dot the GPUs are the limit, and right of it they wait. The dashed line is above the black one, so decoding is not a
+# limit here.
 #
 # - *Files with a busy metadata server* cannot feed a single node.
 # - *One packed file on one target*, which is a common default of Lustre, cannot feed a node either. So *stripe* the
 #   folder over all targets before you write the file: `lfs setstripe -c -1 FOLDER`.
-# - *Files and a striped packed file* reach the same limit at 7 nodes, because both send one read per image.
+# - *Files with an idle metadata server* and *a striped packed file* both stop at 7 nodes, because both send one read per
+#   image to the targets. The metadata server alone could feed 9.8 nodes.
 # - *Shards* feed 23 nodes, because one read delivers about ten images.
 #
-# The same as a table:
+# The next cell prints the same limits as a table:
 
 # %% tags=["slide"]
-idle = min(limits["files, idle metadata"], limits["files or packed, 24 targets"])
+idle = min(limits["files, metadata alone"], limits["files or packed, 24 targets"])
 ways = {
     "files, busy metadata": limits["files, busy metadata"],
     "files, idle metadata": idle,
@@ -377,7 +386,8 @@ for name, rate in ways.items():
     print(f"{name:24}", *(f"{min(100, 100 * rate / (n * node_needs)):8.3g}%" for n in (1, 10, 100)))
 
 # %% [markdown]
-# `saturation` of the toolbox does the same division for each way, and `simulate` adds the queues and the copies:
+# The toolbox has two functions for this. `saturation` does the same division for each way. `simulate` also includes the
+# queues and the time for the copies:
 
 # %%
 from dataclasses import replace
@@ -389,20 +399,19 @@ cases |= {name: (lustre, name) for name in ("packed", "shards", "staged", "broad
 for name, (storage, way) in cases.items():
     found = simulate(work, storage, (WAYS | BROADCAST)[way], 100)
     most = min(999, *saturation(work, storage, (WAYS | BROADCAST)[way]).values())
-    copy_s = found.first_epoch_s - found.epoch_s
-    copied = f", and {copy_s:.0f} s once for the copies" * (copy_s > 1)
-    print(f"{name:21} feeds {most:5.1f} nodes; 100 nodes: {found.epoch_s:4.0f} s per epoch{copied}")
+    print(f"{name:21} feeds {most:5.1f} nodes; on 100 nodes, the first epoch takes", end=" ")
+    print(f"{found.first_epoch_s:4.0f} s, and each other one {found.epoch_s:3.0f} s")
 
 # %% [markdown]
-# (Here, 999 means no limit.) At 100 nodes, files with a busy metadata server need about 14 times as long as one striped packed file, and shards are
-# three times as fast as the packed file. With a copy on each node, the epochs are the shortest, but all nodes must copy
-# first. Against shards, they pay off after about 90 epochs. A *broadcast* ([notebook
-# 07](07_stage_a_dataset.ipynb)) copies it in a quarter of the time.
+# (Here, 999 means no limit.) At 100 nodes, files with a busy metadata server need about 14 times as long as one striped
+# packed file, and shards are three times as fast as the packed file. With a copy on each node, the epochs are the shortest,
+# but in the first one all nodes must copy the file. Compared with shards, the copies save time only after about 90 epochs. A
+# *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) makes the copies in a quarter of the time.
 #
 # **Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.**
 #
-# **Your turn.** In the first cell of section 4 that defines `lustre`, set `request_s=0.0001`, as on fast flash storage. How
-# many nodes does a striped packed file feed now? Set it back afterwards.
+# **Your turn.** In the cell of section 4 that defines `lustre`, set `request_s=0.0001`, as on fast flash storage, and run the
+# cell again. How many nodes does a striped packed file feed now? Set it back afterwards.
 #
 # <details>
 # <summary>Answer</summary>
@@ -416,6 +425,8 @@ for name, (storage, way) in cases.items():
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
+#
+# Four questions lead to a first answer:
 #
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
@@ -432,9 +443,14 @@ print(f"metadata server: {2 * images * epochs / operations_s / 3600:.1f} h")
 print(f"32 GPUs, 64 images in 0.1 s each: {images * epochs / (32 * 64) * 0.1 / 3600:.1f} h")
 
 # %% [markdown]
-# The metadata server needs twice as long as the GPUs, so the GPUs wait half of the time. `smallfiles advise` makes this
-# forecast for a folder that it measures. Here we pass in the measurements. One worker opens and reads a file in `alone_s`.
-# With many files in flight, the node needs `together_s` per file. `cold` means that nothing came from the page cache.
+# The metadata server needs twice as long as the GPUs, so the GPUs wait half of the time.
+#
+# ### Ask `advise`
+#
+# `smallfiles advise` measures a folder and makes this forecast for it. We have no such folder here, so we pass in the
+# measurements. `alone_s` is the time in which one worker opens and reads a file, when it reads one file after another.
+# `together_s` is the time per file when many files are in flight; `advise` only prints it. `cold` means that nothing came
+# from the page cache.
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -458,9 +474,10 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 
 # %% [markdown]
-# The chart ended at shards, but `advise` names one packed file, because on 8 nodes both ways keep the GPUs busy. Within
-# about 5 % of the best, it prefers one packed file, then a copy, then shards. (On 16 nodes, it names shards.) Use the chart
-# until you have measurements, then `advise`.
+# The chart ended at shards, but `advise` names one packed file, because on 8 nodes both ways keep the GPUs busy. If several
+# ways are within about 5 % of the best, `advise` takes the simplest of them: one packed file before a copy, and a copy
+# before shards. (On 16 nodes, it names shards.) Its forecast assumes that you stripe the packed file, so it prints that
+# command, too. Use the chart until you have measurements, then `advise`.
 #
 # **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
 # to 0. Which way is advised now?
@@ -490,10 +507,12 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 #
 # - Your file quota has room left.
 # - It has read the files cold, or from a disk in the node.
-# - It knows what shared servers can do (`--metadata-ops`), or you use one node.
+# - You told it how many operations per second the shared servers do (`--metadata-ops`), or you train on one node.
 # - It forecasts that packing saves less than 5 %.
 #
-# The folded cell asks it about ImageNet:
+# The folded cell asks it about ImageNet on three storages. One worker opens and reads a file in 12 ms from the disk pool, in
+# 1 ms from flash, and in 0.2 ms from the NVMe in the node. For a read request, `advise` assumes 0.5 ms in all cases, as for
+# hard disks.
 
 # %% jupyter={"source_hidden": true}
 storages = {  # what one node measures, and the operations per second of the servers
@@ -509,10 +528,10 @@ for name, (about, servers_s) in storages.items():
         print(f"{name:16} {count:2} nodes: {best.way:6} {best_h:5.2f} h, plain files {files_h:5.2f} h")
 
 # %% [markdown]
-# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On this disk pool, each file takes
-# 12 ms, so even one node waits.
+# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On this disk pool, even one node waits for
+# plain files.
 #
-# Is `advise` right? The folded cell shows recorded epochs:
+# Is `advise` right? The folded cell shows epochs that we recorded on three file systems, beside its advice:
 
 # %% jupyter={"source_hidden": true}
 places = {"ext4": "local disk", "fuse.smallfiles-slowfs": "10 ms a request", "fuse.mfs": "MooseFS"}
@@ -526,15 +545,15 @@ for each in measure.load(worksheet.CHECKOUT / "results/advice.json"):
 #
 # ### Now your site
 #
-# Of *my numbers*, the forecast uses only `08 cpu_ms`, the processor time to decode and augment an image. The cell first
-# measures quick numbers that are still missing.
+# If numbers on your worksheet are missing, the next cell first measures those that are quick to measure. The forecast for
+# your site uses only one of them: `08 cpu_ms`, the processor time to decode and augment an image.
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for the numbers of its storage. `smallfiles doctor FOLDER --share my.json`
+# Ask your site for the numbers of its storage, and put them into the next cell. `smallfiles doctor FOLDER --share my.json`
 # measures `request_s`.
 
 # %%
@@ -545,11 +564,14 @@ my_nodes = 16
 
 for name in ("files", "packed", "staged", "shards"):
     found = simulate(mine, site, WAYS[name], my_nodes)
-    print(f"{name:7} {found.epoch_s:6,.0f} s, GPUs wait {found.waiting:4.0%}; limit: {found.limit}")
+    copy_s = max(0, found.first_epoch_s - found.epoch_s)  # once, before the first epoch
+    print(f"{name:7} {copy_s:4,.0f} s to copy, then {found.epoch_s:5,.0f} s per epoch;", end=" ")
+    print(f"GPUs wait {found.waiting:4.0%}; limit: {found.limit}")
 
 # %% [markdown]
 # Choose the first way in this list whose GPUs wait for less than 5 % of the time. Skip *staged* if a copy does not fit into
-# a node or does not pay off. If the GPUs wait with every way, improve what is named as the limit.
+# a node, or if your epochs save less time than the copy costs. If the GPUs wait with every way, improve what is named as the
+# limit.
 #
 # You can now solve task 3 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
@@ -581,7 +603,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # - A queue forms before a server is saturated. At the same load, it is longer if the server handles fewer requests at once.
 # - To find the number of nodes that a storage feeds, divide what all nodes share by what one node needs.
 # - Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.
-# - Files are fine on a disk in each node, on flash with few nodes, or where metadata servers answer fast.
+# - Files are fine on a disk in each node, on flash with few nodes, and on few nodes if a file is read within about 2 ms.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -3,11 +3,11 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This notebook is a reference. When something breaks, find your symptom in the tables. They name the cause and the remedy, and the
-# section of the course that explains them. *Below* means that this notebook reproduces the failure, and that you can repair it
-# here.
+# This notebook is a reference. When something breaks, find your symptom in the tables. Each row names the cause, the
+# remedy, and the section of the course that explains both. Where a row says *below*, this notebook reproduces the failure
+# and shows its cure.
 #
-# In a course, start at [Set up](#Set-up). The 30 minutes are for the failures that are not marked *optional*.
+# In a course, start at [Set up](#Set-up). The 30 minutes are enough for the failures that are not marked *optional*.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -15,10 +15,11 @@
 # %% [markdown]
 # ### No error, but wrong
 #
-# These failures are the most expensive ones, because nothing reports them. `smallfiles audit -- python train.py` runs your training
-# unchanged, records which samples it receives, and names what is wrong. Its verdicts are: *the same order in every epoch*, *samples are seen by several ranks*, *samples arrive twice in an epoch*,
-# *samples are lost*, *shards that no worker read*, *a shard is truncated*, *equal random numbers in several workers*,
-# *ranks have different numbers of batches*, *a resume repeats samples*.
+# These failures are the most expensive ones, because usually nothing reports them. `smallfiles audit -- python train.py`
+# runs your training unchanged, records which samples it receives, and names what is wrong. Among its verdicts are *the same
+# order in every epoch*, *samples are seen by several ranks*, *samples arrive twice in an epoch*, *samples are lost*,
+# *shards that no worker read*, *a shard is truncated*, *equal random numbers in several workers*, *ranks have different
+# numbers of batches*, and, with `--resume`, *a resume repeats samples*.
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
@@ -27,7 +28,7 @@
 # | Every epoch has the same order | nobody calls `sampler.set_epoch(epoch)` ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with the same seed in each epoch | call it before each epoch; in webdataset, use `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
 # | Two images became one sample | webdataset cuts names at the first dot, so both images get the same key | use names without dots; `pack` writes a dot as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | With more GPUs, an epoch is not shorter; or `you need to add an explicit nodesplitter` | each rank reads all shards | split the shards over ranks and then over workers, with at least one shard for each worker | [below](#Each-rank-reads-everything), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
-# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted, and webdataset and `tarfile` do not notice a cut between two samples | copy to a temporary name and rename the file when it is complete; check with `smallfiles verify` | [05.6](05_shard_a_dataset.ipynb#6-·-Cut-a-shard) |
+# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; if it ends between two samples, webdataset and `tarfile` do not notice | copy to a temporary name and rename the file when it is complete; check with `smallfiles verify` | [05.6](05_shard_a_dataset.ipynb#6-·-Cut-a-shard) |
 # | A batch contains few classes | the samples were packed in class order, and the buffer is too small to mix them | pack with `pack --shuffle SEED`, and keep a small buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it treats each folder as a class | say which files belong together (`--field 'mask=masks/{stem}.png'`), or that folders are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Augmentations repeat in every worker, or in every epoch | a NumPy generator that is made in `__init__` is copied to each worker, and PyTorch seeds only the global generators ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make the generator in the worker, at its first read, from `torch.initial_seed()` | |
@@ -42,7 +43,7 @@
 # | `unable to allocate shared memory`; before PyTorch 2.10 `Bus error` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | prepare fewer batches ahead, send uint8 instead of float32, or use threads instead of processes; in Docker, set `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | `Bus error` | a file was rewritten or truncated while it was mapped into memory; before PyTorch 2.10 also a full `/dev/shm` | do not change a file that others read: write a new file and rename it | [below](#Bus-error,-or-no-shared-memory) |
 # | `Too many open files`, `received 0 items of ancdata` | each tensor that you keep from a worker needs an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | keep a copy (`.clone()`), raise `ulimit -n`, or use `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
-# | `offset overflow while concatenating arrays` | a `binary` column can store at most 2 GiB in a record batch ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | write more batches, or use `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
+# | `offset overflow while concatenating arrays` | in each record batch, a `binary` column must be smaller than 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | write more batches, or use `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` counts as memory of the job | request more memory, or stage to a disk of the node | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
 # | The node has less memory than usual | a killed job left its copies in `/dev/shm` | `smallfiles staged --sweep` | [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
 
@@ -52,7 +53,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | the file system has no free inodes, your quota of files or bytes is used up, or one Lustre target is full | look with `df -i`, `lfs df -h` and the quota command of your site; pack if you have too many files, delete if you have too many bytes | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file) |
-# | `image file is truncated`, `cannot identify image file` | a download was interrupted, or it is an error page of the server | `pack` names each such file when it reads it; download it again, or skip it with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
+# | `image file is truncated`, `cannot identify image file` | a download was interrupted, or the server sent an error page instead of the image | `pack` names each such file; download the file again, or let `pack` skip it with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
 # | Opening many files is slow, and more threads do not help | the metadata server cannot process more requests | pack the files into one file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | the file is on a single storage target | look with `lfs getstripe FILE`; run `lfs setstripe -c -1 FOLDER`, and write the file again | [11.4](11_choose_a_format.ipynb#4-·-Draw-the-map-of-limits) |
 # | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while it was open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); or the node lost the connection to its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish new files under new names; open the file again, or resume from a checkpoint ([10.6](10_run_it_on_many_nodes.ipynb#6-·-Outlive-the-time-limit)) | |
@@ -78,15 +79,15 @@
 # | Workers are very slow although CPUs were requested | from Slurm 22.05 to 23.02 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | repeat the request: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, and more prefetching does not help | on average, loading is slower than the GPU | find the slowest stage, and crop before you resize | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
 # | More nodes do not read more images per second | the shared storage is saturated | stage the data on each node, or use fewer nodes | [10.5](10_run_it_on_many_nodes.ipynb#5-·-Add-nodes-until-the-storage-saturates) |
-# | Training hangs at the end of an epoch | one rank has fewer batches, and the others wait for its gradients, for 10 minutes with NCCL and for 30 with gloo | give all ranks the same number of batches | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples), [10.4](10_run_it_on_many_nodes.ipynb#4-·-Train-on-all-of-them) |
+# | Training hangs at the end of an epoch | one rank has fewer batches, and the others wait for its gradients (10 minutes with NCCL, and 30 minutes with gloo) | give all ranks the same number of batches | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples), [10.4](10_run_it_on_many_nodes.ipynb#4-·-Train-on-all-of-them) |
 
 # %% [markdown]
 # ### Loading limits my training
 #
 # `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) prints the first
-# verdict in this table whose condition is met. For the condition *all CPUs are wanted*, `profile` adds the CPUs that the processes
-# use and the CPUs that they wait for, while the workers work. The sum must be at least 80 % of the CPUs that the job
-# may use. *20 % of a worker* is short for 20 % of the time of a worker.
+# verdict in this table whose condition is met. *All CPUs are wanted* means that, while the workers make batches, the
+# processes together use or wait for at least 80 % of the CPUs that the job may use. *20 % of a worker* means 20 % of the
+# time of a worker.
 #
 # <details>
 # <summary>All verdicts, their conditions and remedies</summary>
@@ -116,7 +117,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Most findings of this notebook are counts and error messages, so they do not depend on the speed of the machine.
+# Most findings here are counts and error messages, which do not depend on the speed of the machine.
 
 # %% id="start"
 import sys
@@ -127,8 +128,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* cell defines two helpers. `said` calls a function, and returns its result or the last line of its error. `in_child`
-# does the same in a forked process, so that a failure cannot damage this kernel.
+# The *folded* cell defines two helpers. `result_or_error` calls a function, and returns its result or the last line of its
+# error. `in_child` does the same in a forked process, so that a failure cannot damage this kernel.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -141,7 +142,7 @@ from statistics import median
 fork = multiprocessing.get_context("fork")
 
 
-def said(call, *arguments):
+def result_or_error(call, *arguments):
     """Return what a call returns, or the last line of its error."""
     try:
         return call(*arguments)
@@ -151,12 +152,12 @@ def said(call, *arguments):
 
 
 def in_child(call, *arguments):
-    """Call `said` in a forked process."""
+    """Call `result_or_error` in a forked process."""
     with ProcessPoolExecutor(1, mp_context=fork) as pool:
-        return pool.submit(said, call, *arguments).result()
+        return pool.submit(result_or_error, call, *arguments).result()
 
 # %% [markdown]
-# All images are in one shard.
+# The next cell packs all images into one shard, and opens it with a reader of the toolbox.
 
 # %%
 from smallfiles import formats, machine
@@ -176,8 +177,8 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Count the keys over all ranks. If nothing splits the samples, each rank reads all of them. If they are split by a wrong number,
-# such as the local rank, some samples are read twice and others never.
+# Count the keys over all ranks. Each key must occur once. If nothing splits the samples, each rank reads all of them. If they
+# are split by a wrong number, such as the local rank, some samples are read twice and others never.
 #
 # </details>
 
@@ -186,8 +187,9 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# Training on wrong samples lowers the accuracy. Here we count the wrong samples: the data set `IsRight` compares each sample with
-# the right bytes. All workers read through the same open file, because it was opened before they were forked.
+# Workers that read wrong bytes lower the accuracy of the network. Here we only count the wrong samples. The data set
+# `IsRight` reads an image from the shard, and compares it with the right bytes in `truth`. The shard was opened before the
+# workers were forked, so they all read through the same open file.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -241,12 +243,16 @@ figures.bars(shares, title, x="wrong samples (%)", note="12,000 samples per run"
 # %% [markdown]
 # ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# **Why.** Forked workers share the position of an open file. One worker moves it before the other one has read. Without the pause
-# this happens rarely, so a short test may miss it ([06.3](06_read_a_squashfs_image.ipynb#3-·-Share-one-file-between-workers)).
+# **Why.** Forked workers share the position of an open file. While one worker pauses between `seek` and `read`, another
+# worker moves this position, so the first one reads at the wrong place. A single worker is not disturbed, so all its
+# samples are right. Without the pause, workers rarely disturb each other, so a short test may miss the mistake
+# ([06.3](06_read_a_squashfs_image.ipynb#3-·-Share-one-file-between-workers)).
 #
-# **Cure.** Use `os.pread`, which passes the position with each read. Or let each process open the file itself, at its first read.
-# Change the marked line of the next cell so that it opens `shard`. The percentage depends on chance (we have seen 25 to 99 %), so
-# only 0 means that the program is repaired.
+# **Cure.** Use `os.pread`, which passes the position with each read. Or let each process open the file itself, at its first
+# read.
+#
+# **Your turn.** Change the marked line of the next cell so that each worker opens `shard` itself. The percentage of wrong
+# samples depends on chance (we have seen 25 to 99 %), so only 0 means that the program is repaired.
 
 # %%
 from functools import cached_property
@@ -270,7 +276,8 @@ print(f"{wrong(OwnFile('seek, pause, read'), 2):,} of 12,000 samples are wrong")
 #
 # ### Same order in every epoch
 #
-# *Optional, 2 minutes.* The next cell prints the first samples of a rank in two epochs. Change the marked line so that the epochs differ:
+# *Optional, 2 minutes.* The next cell prints the first samples of one rank in two epochs. Change the marked line so that
+# the two epochs have different orders:
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -297,7 +304,8 @@ for epoch in range(2):
 names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
 
 # %% [markdown]
-# The *folded* cell prints the samples of such a shard, and of a shard with `%2E` in the place of each dot.
+# The *folded* cell prints the samples of a shard with your names, and of a shard in which `%2E` replaces each dot before
+# the extension.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -322,16 +330,16 @@ print("your names: ", parts_of(written("dotted.tar", *names)))
 print("without dots:", parts_of(written("escaped.tar", *escaped)))
 
 # %% [markdown]
-# **Why.** webdataset cuts each name at its first dot. Files whose names are equal up to this dot, here `cat`, become parts of one
-# sample.
+# **Why.** webdataset cuts each name at its first dot, and uses the first part as the key of the sample. `cat.v1.jpg` and
+# `cat.v2.jpg` have the same key, `cat`, so webdataset finds one sample with two images.
 #
-# **Cure.** Use names without dots, such as `cat_v1.jpg`, or `cat%2Ev1.jpg` as `pack` does.
+# **Cure.** Use names without dots before the extension, such as `cat_v1.jpg`, or `cat%2Ev1.jpg` as `pack` does.
 #
 # ### Each rank reads everything
 #
 # *Optional, 3 minutes.*
 #
-# Two ranks read `a.tar` and `b.tar`, with one sample in each. Which samples does each rank get?
+# Two ranks read the shards `a.tar` and `b.tar`. Each shard contains one sample. Which samples does each rank get?
 
 # %%
 from unittest.mock import patch
@@ -346,13 +354,13 @@ def keys_of(rank):
 
 
 for rank in "01":
-    print(f"rank {rank}:", said(keys_of, rank))
+    print(f"rank {rank}:", result_or_error(keys_of, rank))
 
 # %% [markdown]
-# **Why.** Each rank has the list of all shards, and nothing splits this list.
+# **Why.** Each rank has the list of all shards, and nothing splits this list. So each rank gets both samples.
 #
-# **Cure.** Pass `nodesplitter=wds.split_by_node`, which splits the list by rank. What happens then, and what happens if you omit the
-# argument?
+# **Cure.** Pass `nodesplitter=wds.split_by_node`, which splits the list by rank. What does each rank get then, and what
+# happens if you omit the argument?
 #
 # <details>
 # <summary>Answer</summary>
@@ -367,11 +375,12 @@ for rank in "01":
 #
 # ### Memory grows
 #
-# Forked workers share the memory of their parent, so they share a list of paths. But as soon as a worker writes to a page of memory
-# (usually 4 kB), it gets its own copy of this page. Even reading a path writes, because it changes the path's reference count.
+# Forked workers share the memory of their parent, so they share a list of paths. But as soon as a worker writes to a page
+# of memory (usually 4 kB), it gets its own copy of this page. Even a worker that only reads a path writes to memory,
+# because Python changes the path's reference count.
 #
-# > **Predict.** A page has 4 kB, and a path needs 112 bytes. A worker reads every n-th path of the list. Up to which n does it touch
-# > every page, and so copy the whole list?
+# > **Predict.** A page has 4 kB, and a path needs 112 bytes. A worker reads every n-th path of the list. Up to which n does it
+# > touch every page, so that the whole list is copied?
 
 # %%
 guess = None  # your guess for n: for example 10
@@ -411,18 +420,19 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks=marks, counted=True)
 
 # %% [markdown]
-# **Why.** The paths lie one after the other in memory, so a page of 4 kB contains 36 of them. Up to n = 36, the worker reads at least
-# one path of each page, so each page is copied. (To see the edge, add 36, 37 and 50 to `steps`.) The paths in a column have no
-# reference counts, so no page is copied.
+# **Why.** The paths lie one after the other in memory, so a page of 4 kB contains 36 of them. Up to n = 36, the worker
+# reads at least one path of each page, so each page is copied. To see the edge, add 36, 40 and 50 to `steps`. The paths in
+# a column have no reference counts, so no page is copied.
 #
-# **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
+# **Cure.** Keep paths, labels and captions in columns of Arrow or NumPy.
 #
 # ### Bus error, or no shared memory
 #
-# Workers pass their batches to the main process through `/dev/shm`. In this experiment it has only 8 MB. A worker sends eight samples
-# of 600,000 numbers in batches of four, first as floats (4 bytes per number) and then as bytes.
+# Workers pass their batches to the main process through `/dev/shm`. In this experiment it has only 8 MB. A worker sends
+# eight samples in batches of four. A sample has 600,000 numbers. We try floats, which need 4 bytes per number, and `uint8`,
+# which needs one byte.
 #
-# Which of them arrive: the floats, the bytes, or both?
+# With which type do the samples arrive: floats, `uint8`, or both?
 #
 # **Your turn.** After your guess, find a size of `batch` with which both arrive.
 
@@ -430,7 +440,7 @@ figures.lines(copied, title, **axes, guess=guess, marks=marks, counted=True)
 batch = 4  # change me after your guess: samples per batch
 
 # %% [markdown]
-# The *folded* cell sends them.
+# The *folded* cell tries both types.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -456,18 +466,18 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as bytes, so only the bytes fit. As floats, even batches of two samples do
-# not fit. Such a batch needs 4.8 MB, and the worker prepares the next batch before the first one is used. Two batches need 9.6 MB.
+# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as `uint8`, so only `uint8` fits. As floats, even batches of two
+# samples do not fit. The worker prepares the next batch before the first one is used, and two such batches need 9.6 MB.
 #
-# **Cure.** Use smaller batches (here of one sample), prepare fewer batches ahead, or send bytes.
+# **Cure.** Use smaller batches, prepare fewer batches ahead, or send `uint8`. Here, both types arrive with `batch = 1`.
 #
-# The important words of the error message are `unable to allocate shared memory`. Ignore the words after its last colon, which may be
-# wrong ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker was killed by a bus error
-# instead ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+# The important words of the error message are `unable to allocate shared memory`. Ignore the words after its last colon,
+# which may be wrong ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker
+# was killed by a bus error instead ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
 #
-# A bus error is still possible with every version, if a file is truncated while it is mapped into memory. The *folded* cell does this
-# to a worker, and PyTorch blames shared memory here, too. Then the cell kills another worker with signal 9, as a memory limit
-# does.
+# A bus error is still possible with every version, if a file is truncated while it is mapped into memory. The *folded* cell
+# does this to the file of a worker. Then it kills another worker with signal 9, as Linux does if a memory limit is
+# exceeded.
 
 # %% jupyter={"source_hidden": true}
 import signal
@@ -476,7 +486,7 @@ torn = setup.scratch / "torn"
 torn.write_bytes(bytes(1 << 20))
 with torn.open("r+b") as opened:
     view = mmap.mmap(opened.fileno(), 0)
-os.truncate(torn, 0)  # the file is rewritten while it is mapped
+os.truncate(torn, 0)  # the file is truncated while it is mapped
 
 
 def quiet(worker):
@@ -491,9 +501,11 @@ for die in (lambda _: view[5_000], lambda _: os.kill(os.getpid(), signal.SIGKILL
         show.error(error.__cause__ or error)
 
 # %% [markdown]
+# The first message blames shared memory, although only a mapped file had changed. `Killed` in the second one means signal 9.
+#
 # ### Too many open files
 #
-# This program keeps 200 batches, but it may open only 60 more files. Run it, and then change the marked line:
+# This program tries to keep 200 batches, but it may open only 60 more files. Run it, and then change the marked line:
 
 # %%
 import resource
@@ -515,26 +527,28 @@ def keep_batches():
 print(in_child(keep_batches))
 
 # %% [markdown]
-# **Why.** A tensor from a worker is in shared memory, and this memory stays an open file as long as you keep the tensor.
+# **Why.** A tensor that comes from a worker is in shared memory. This memory stays an open file for as long as you keep the
+# tensor.
 #
-# **Cure.** Keep a clone, which is in the memory of your own process.
+# **Cure.** Keep a clone. It is in the memory of your own process, and needs no open file. With `copy = True`, the program
+# keeps all 200 batches.
 #
 # ### Offset overflow
 #
 # *Optional, 2 minutes.*
 #
-# We let Arrow join pieces of 64 MiB into one array. How many pieces fit: 31, 32, or 33?
+# We let Arrow join pieces of 64 MiB into one `binary` array. How many pieces fit: 31, 32, or 33?
 
 # %%
 pieces = 33  # change me after your guess; with 31, the cell needs 2 GB of memory
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
 photos = pa.chunked_array([chunk] * pieces)  # the same chunk each time, which needs no memory
-print(said(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in one array"))
+print(result_or_error(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in one array"))
 print(len(pa.table({"data": photos}).to_batches()), "record batches of 64 MiB are fine")
 
 # %% [markdown]
-# **Why.** The offsets of a `binary` array are signed numbers with 32 bits. So the array must be smaller than 2 GiB, and only 31 pieces
-# fit.
+# **Why.** The offsets of a `binary` array are signed numbers with 32 bits, so the array must be smaller than 2 GiB. 32
+# pieces have exactly 2 GiB, so only 31 pieces fit.
 #
 # **Cure.** Do not join the pieces, or use `large_binary`.
 
@@ -554,8 +568,8 @@ small.mkdir(exist_ok=True)
 print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 
 # %% [markdown]
-# **Why.** Each file needs an inode, even if it is empty, and the folder itself needs one, too. So four files fit, although `df -h` shows
-# free space.
+# **Why.** Each file needs an inode, even if it is empty, and the folder itself needs one, too. So four files fit, although
+# `df -h` shows free space.
 #
 # **Cure.** Look with `df -i`, and pack many files into one.
 #
@@ -585,7 +599,8 @@ with h5py.File(path, "r+"):
         print(f"locking {locking}:", (asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# **Why.** A reader requests a lock, too, and it does not get one while the writer holds its own.
+# **Why.** A reader requests a lock, too, and it does not get one while the writer holds its own. Without locking, the
+# reader can open the file, but it may read data that the writer has written only in part.
 #
 # **Cure.** Close the file in the program that writes. Use `locking=False` only if nobody writes to the file.
 
@@ -594,12 +609,11 @@ with h5py.File(path, "r+"):
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# *Optional, 4 minutes.* First run the cells of [Unable to lock file](#Unable-to-lock-file), because the last cell of this part uses
-# their file. Python cannot import a class from a notebook, because a notebook is not a module. The program in the *folded* cell has
-# the same problem: it is passed with `python -c`, so it has no file. It defines a class, and passes an object of this class to a
-# worker. First it starts the worker with spawn, which pickles the object, and then with fork.
+# *Optional, 4 minutes.* Python cannot import a class from a notebook, because a notebook is not a module. The program in
+# the *folded* cell has the same problem, because it is passed with `python -c` and has no file. It defines a class, and
+# passes an object of this class to a worker. It starts the worker first with spawn, and then with fork.
 #
-# Which start fails: spawn, fork, or both?
+# Which worker fails: the spawned one, the forked one, or both?
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -618,25 +632,29 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()}", *end.stderr.strip().splitlines()[-1:])
 
 # %% [markdown]
-# **Why.** A spawned worker is a new Python process. It must import the class from a file, and here there is no file.
+# **Why.** A spawned worker is a new Python process, and it gets the object as a pickle. To unpickle it, the worker must
+# import the class from a file, and here there is no file. A forked worker already has the class.
 #
 # **Cure.** Move the class into a file, or use fork.
 #
-# An open HDF5 file cannot be pickled, either. When a reader of the toolbox is pickled, it stores its path and not the open file.
+# An open HDF5 file cannot be pickled, either. The next cell tries it with the file from
+# [Unable to lock file](#Unable-to-lock-file), so run the cells of that part first. A reader of the toolbox can be pickled,
+# because the pickle contains its path and not the open file.
 
 # %%
 import pickle
 
 with h5py.File(path) as opened:
-    print(said(pickle.dumps, opened))
+    print(result_or_error(pickle.dumps, opened))
 print(f"our reader: {len(pickle.dumps(reader))} bytes")
 
 # %% [markdown]
 # ### Workers crawl
 #
-# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. How many workers does this program start?
+# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. How many workers does the program in
+# > the next cell start?
 #
-# **Your turn.** Then change the marked line so that each worker has its own CPU.
+# **Your turn.** After your guess, change the marked line so that each worker has its own CPU.
 
 # %%
 def in_a_task():
@@ -656,17 +674,19 @@ print(in_child(in_a_task))
 #
 # </details>
 #
-# **Why.** The variable contains the requested number of CPUs. `usable_cpus` returns the number that Linux allows. Use the smaller of the
-# two, because some clusters do not enforce the request.
+# **Why.** The program starts eight workers, because the variable contains the requested number of CPUs. `usable_cpus`
+# returns the number that Linux allows, here 1. Use the smaller number. Some clusters do not enforce the request, and
+# then Linux allows more CPUs than you requested.
 #
-# **Cure.** Repeat the request for `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
+# **Cure.** Repeat the request when you call `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
 #
-# At one port, no program listens. At another port, a server accepts connections and never answers. Which request would
-# hang without a timeout: the first, the second, or both?
+# Without access to the internet, a download either fails at once or waits for an answer that never comes. We imitate both
+# cases on this machine. At one port, no program listens. At another port, a server accepts connections and never answers.
+# Which request would hang without a timeout: the first, the second, or both?
 #
-# The *folded* cell sends both requests, with a timeout.
+# The *folded* cell sends both requests, with a timeout of half a second.
 
 # %% jupyter={"source_hidden": true}
 import socket
@@ -678,7 +698,7 @@ with socket.create_server(("127.0.0.1", 0)) as closed:
 for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items():
     through = urllib.request.ProxyHandler({"https": f"http://127.0.0.1:{port}"})
     ask = urllib.request.build_opener(through).open
-    print(f"{name}:", said(ask, "https://example.org/weights.pth", None, 0.5))
+    print(f"{name}:", result_or_error(ask, "https://example.org/weights.pth", None, 0.5))
 silent.close()
 
 # %% [markdown]
@@ -694,7 +714,7 @@ silent.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Run this command before a long job. It checks the machine and the folder:
+# The next cell prints a command that checks the machine and the folder. Run it before a long job.
 
 # %%
 from helpers import machine_report
@@ -716,8 +736,9 @@ show.command(machine_report.describe(setup.scratch))
 # - Many failures raise no error, so only checks find them. Count keys, compare bytes with and without workers, and print the first
 #   indices of two epochs. `smallfiles audit` does this for a whole training.
 # - Open files in the process that reads them.
-# - Memory, `/dev/shm`, open files and Arrow arrays all have limits, and each limit has its own error message.
-# - Count the CPUs that you may use, not those that are installed or requested.
+# - Memory, `/dev/shm`, open files and Arrow arrays all have limits. Each limit has its own error message, but a
+#   bus error has two causes.
+# - Count the CPUs that you have requested and may use, not those that are installed.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

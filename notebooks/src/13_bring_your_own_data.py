@@ -4,12 +4,12 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 200
 # synthetic images with masks, the same images with a table, and 600 synthetic images of 60 patients
 #
-# So far, a sample was an image and a label. Your samples may also have a mask, a number or a text. Each of these is a *field* of
-# the sample. There are two kinds of fields. A *blob* contains the bytes of a file, for example of an image or of a mask. A
-# *value* comes from the column of a table.
+# So far, a sample was an image and a label. Your samples may also have a mask, a number or a text. Each of these is a
+# *field* of the sample. There are two kinds of fields. A *blob* contains the bytes of a file, such as an image or a mask.
+# A *value* comes from a column of a table.
 #
-# In all sections, the mistakes have something in common: the shapes are right, the types are right, and no error is raised.
-# Only the samples are wrong. So this notebook shows how you can notice such mistakes.
+# The mistakes in this notebook have something in common. Shapes and types are right, and no error is raised. Only the
+# samples are wrong. So you also learn how to notice such mistakes.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -34,8 +34,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts and shares, so they do not change on a busy machine. Only section 5 measures
-# processor time.
+# Most results are counts and percentages, which do not change on a busy machine. Only section 5 measures processor time.
 
 # %% id="start"
 import sys
@@ -46,8 +45,8 @@ from helpers import figures, show, start
 setup = start("13")
 
 # %% [markdown] id="recall"
-# > **Recall** (11). A metadata server works on one request at a time. How many service times does a request wait on average if the
-# > server is busy for 50 % of the time, and how many if it is busy for 90 %?
+# > **Recall** (11). A metadata server works on one request at a time. How many service times does a request wait on
+# > average if the server is busy for 50 % of the time, and how many if it is busy for 90 %?
 #
 # <details>
 # <summary>Answer</summary>
@@ -59,8 +58,8 @@ setup = start("13")
 # %% [markdown] id="masks" tags=["core"]
 # ## 1 · Pack images with their masks
 #
-# In *segmentation*, a network predicts the class of each pixel. So each image comes with a *mask*, which is a second picture that
-# contains the right class of each pixel. Usually, images and masks are in two folders:
+# In *segmentation*, a network predicts the class of each pixel. So each image comes with a *mask*, which is a second
+# picture that contains the right class of each pixel. Usually, images and masks are in two folders:
 
 # %%
 folder = setup.path("segmentation")
@@ -78,13 +77,13 @@ guess = None  # your guess, two numbers: for example (200, 10)
 from torchvision.datasets import ImageFolder
 
 wrong = ImageFolder(folder)
-print(f"{len(wrong)} samples of the classes {wrong.classes}; the first has {wrong.targets[0]}")
+print(f"{len(wrong)} samples of classes {wrong.classes}; the first has class {wrong.targets[0]}")
 
 # %% [markdown]
-# No error is raised. But a network would learn to distinguish photographs from masks, and it would be very good at it.
+# Each mask became a sample, but no error is raised. A network would learn to distinguish photographs from masks, and it
+# would be very good at it.
 #
-# The two files of a sample have the same name up to the suffix. Without sub-folders, each name occurs once, so a dictionary can
-# pair them:
+# The two files of a sample have the same name, except for the suffix. So a dictionary can find the mask of each image:
 
 # %%
 masks_by_name = {path.stem: path for path in (folder / "masks").iterdir()}
@@ -93,8 +92,8 @@ pairs = [(path, masks_by_name[path.stem]) for path in images if path.stem in mas
 print(f"{len(images)} images, {len(pairs)} with a mask; {pairs[0][0].name} has {pairs[0][1].name}")
 
 # %% [markdown]
-# `sources.load` pairs files in this way. It also finds the folders and suffixes, and its notes say how it understood your data.
-# Then one call packs each pair as one sample:
+# `sources.load` also pairs files by name, and it finds the folders and suffixes itself. Its notes, which section 6
+# prints, say how it understood your data. Then `pack` writes each pair as one sample:
 
 # %%
 from smallfiles import formats, sources
@@ -118,8 +117,8 @@ if not packed.exists():  # finished output is never overwritten
 #
 # </details>
 #
-# In the packed file, each sample is a row, and each field is a column. `reader.read(row)` returns the image, and
-# `reader.blob("mask")` returns a reader for the column of the masks:
+# In the packed file, each sample is a row, and each field is a column. `reader.read(row)` returns the bytes of the image,
+# and `reader.blob("mask")` returns a reader for the column of the masks:
 
 # %%
 import io
@@ -139,7 +138,7 @@ def pair(index):
 index = 4  # change me: another sample, 0 to 199
 image, mask = pair(index)
 print(f"fields: {list(reader.fields)}")
-print(f"{reader.key(index)}: {image.size} pixels; numbers in its mask: {np.unique(mask).tolist()}")
+print(f"{reader.key(index)}: {image.size} pixels; classes in its mask: {np.unique(mask).tolist()}")
 print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size(index):,}")
 
 # %% [markdown]
@@ -150,7 +149,8 @@ print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
 #
-# Training shows the network a random crop of each image, so the mask must be cropped, too. Here is a first attempt:
+# Training shows the network a random crop of each image, so the mask must be cropped, too. The function `apart` is a
+# first attempt:
 
 # %% tags=["slide"]
 from torchvision import tv_tensors
@@ -169,17 +169,18 @@ def apart(image, mask):
 
 
 # %% [markdown]
-# `crop` chooses a new random place whenever it is called.
+# `as_mask` gives the mask a type that torchvision recognises, `tv_tensors.Mask`. `crop` chooses a new random place
+# whenever it is called.
 #
-# > **Predict.** How well do object and mask overlap after such a crop? We measure it with the *intersection over union* (IoU).
-# > This is the number of pixels that are in both, in percent of the pixels that are in at least one of them.
+# > **Predict.** How well do object and mask overlap after `apart`? We measure it with the *intersection over union*
+# > (IoU). This is the number of pixels that are in both, in percent of the pixels that are in at least one of them.
 
 # %%
 guess = None  # your guess, percent: for example 60
 
 # %% [markdown]
-# **Your turn.** Correct `yours`. `crop` also accepts an image and a mask in one call, and then it crops both at the same place. It
-# recognises the mask by its type, `tv_tensors.Mask`.
+# **Your turn.** Correct `yours`. `crop` also accepts an image and a mask in one call, and then it crops both at the same
+# place. It recognises the mask by its type.
 
 
 # %%
@@ -188,7 +189,8 @@ def yours(image, mask):
 
 
 # %% [markdown]
-# The *folded* cell contains the answer, `together`. It draws a sample and its crops, with the outline of the mask.
+# The *folded* cell contains the answer, `together`. It draws your sample and its crops by all three functions, with the
+# outline of the mask.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import torch
@@ -217,10 +219,10 @@ show.figure(
 )
 
 # %% [markdown]
-# With a shifted mask, a correct prediction of the network is scored as wrong, and no error is raised.
+# With a shifted mask, a correct prediction is scored as wrong, and no error is raised.
 #
-# How can you measure the mistake? Pass the mask twice, once in the place of the image. Then both crops should be equal. The
-# *folded* cell computes the IoU of both crops for 100 masks.
+# How can you measure this mistake? Pass the mask to the function twice, once in place of the image. Then both crops
+# should be equal, with an IoU of 100 %. The *folded* cell computes the IoU for 100 masks.
 
 
 # %% jupyter={"source_hidden": true}
@@ -234,11 +236,13 @@ def overlap(crops, index):
 found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, yours, together)}
 title = f"Cropped separately, mask and object have an IoU of {np.nanmedian(found['apart']):.0f}%"
 dots = f"masks ({found['apart'].count(0)} at 0% in apart)"
-figures.bars(found, title, x="IoU (%)", dots=dots, guess=guess, guess_of="apart")
+figures.bars(found, title, x="IoU (%)", dots=dots, counted=True, guess=guess, guess_of="apart")
 
 # %% [markdown]
-# Resizing is a second trap. A resized image mixes neighbouring pixels. But the mean of class 1 and class 3 is 2, and this is
-# another class. So a mask must be resized with the nearest pixel:
+# `together` reaches 100 %, and so should `yours`.
+#
+# Resizing is a second trap. Most methods compute the mean of neighbouring pixels. But the mean of class 1 and class 3 is
+# 2, which is another class:
 
 # %%
 for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
@@ -246,10 +250,11 @@ for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
     print(f"{mode.lower():9} classes {np.unique(scaled).tolist()}")
 
 # %% [markdown]
-# torchvision does this for every `tv_tensors.Mask`. For an ordinary picture, as in this cell, you must ask for it.
+# `BILINEAR` makes classes that are not in the mask, so resize masks with the nearest pixel. torchvision does so for every
+# `tv_tensors.Mask`, but for an ordinary picture you must ask for it.
 #
-# `make_loader` of the toolbox does both: it draws one random view per sample for `Image(view)` and `Mask(view)`, and it resizes masks
-# with the nearest pixel. (`target` is the label. This data set has no labels, so it is −1.)
+# `make_loader` of the toolbox avoids both mistakes. It draws one random view per sample for `Image(view)` and
+# `Mask(view)`, and it resizes masks with the nearest pixel. (`target` is the label, or −1 without labels.)
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -263,8 +268,8 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second data set has the same images, and a table with the species and the weight of each animal. We look at the first files in
-# sorted order, and at the first rows of the table:
+# The second data set has the same images and a table. We pretend that each image shows an animal, and the table contains
+# its species and its weight in grams. The cell prints the first files in sorted order beside the first rows of the table:
 
 # %%
 import csv
@@ -276,8 +281,8 @@ for row, name in zip(rows[:3], files):
     print(name, "|", *row.values())
 
 # %% [markdown]
-# > **Predict.** Many scripts pair files and rows by position, with `zip(files, rows)`. How many of the 200 images get their own
-# > row?
+# > **Predict.** Many scripts pair files and rows by position, with `zip(files, rows)`. How many of the 200 images get
+# > their own row?
 
 # %%
 guess = None  # your guess, images with their own row: for example 20
@@ -295,7 +300,7 @@ row_of = {row["filename"]: row for row in rows}
 print(files[0], "has the row", *row_of[f"images/{files[0]}"].values())
 
 # %% [markdown]
-# `sources.load` joins by name, too. But which column is the label? The weight is a trap.
+# `sources.load` joins by name, too. Which column is the label? Suppose that we choose the weight:
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -307,7 +312,7 @@ except SmallfilesError as error:
     show.error(error)
 
 # %% [markdown]
-# The toolbox refuses the weight as a label. A label must be a whole number, and 22.9 would become class 22.
+# The toolbox refuses the weight. A label must be a whole number or a text, and 22.9 is neither.
 #
 # Suppose that somebody has rounded the weights to whole grams. Is this column refused, too?
 #
@@ -333,11 +338,11 @@ except SmallfilesError:
 show.say(f"In whole grams, weights are **{result}**.")
 
 # %% [markdown]
-# Labels are whole numbers, too, so the type of the column cannot warn you. Ask a question instead: are 22 and 23 more alike
-# than 22 and 60? If so, the column is a number and not a class.
+# Class numbers are whole numbers, too, so the type of the column cannot warn you. Ask yourself: are 22 and 23 more alike
+# than 22 and 60? If so, the column is a measurement and not a class.
 #
-# Without `columns`, `load` uses the column whose name is usual for a label, here `species`. If your label column has another name,
-# write `label=COLUMN`. All other columns become values:
+# Without `columns`, `load` looks for a usual name of a label column, such as `label` or `species`. If your column has
+# another name, pass `columns="label=COLUMN"`. All other columns become values:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -350,15 +355,17 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 # <details>
 # <summary>Types, and missing numbers</summary>
 #
-# A loss for classes needs `int64`, so call `mask.long()` first. `make_loader` returns numbers as `float64`, as they are in the
-# Arrow file, so call `.float()` before the loss. A missing float becomes NaN. Missing whole numbers are refused until you say
-# which number stands for them (`Value(missing=-1)`).
+# A loss for classes needs `int64`, so call `.long()` on a mask first. `make_loader` returns numbers as `float64`, as they
+# are in the Arrow file, so call `.float()` before the loss. A missing float becomes NaN. Missing whole numbers are
+# refused until you say which number stands for them (`Value(missing=-1)`).
 #
 # </details>
 #
-# How can you check a join? Find a relation that must hold. Larger animals of a species should weigh more, and the masks of section
-# 1 tell us the sizes. The *folded* cell draws both joins. The blue dots are one species, and the title of each plot shows their
-# correlation (of the logarithms).
+# The weights are still floats, and each species became the number of a class.
+#
+# How can you check a join? Find a relation that must hold. Here, larger animals of a species should weigh more, and the
+# masks of section 1 tell us the sizes. The *folded* cell draws weight against size for both joins. The blue dots are one
+# species. The title of each plot shows the correlation of their logarithms.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 from pathlib import Path
@@ -397,8 +404,10 @@ figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(size)} images, weight by pixels of the object. {title}.")
 
 # %% [markdown]
-# Perhaps a new column arrives next week, for example a score. You need not pack again. `annotate` joins the column by name, and
-# writes it to a small file beside the packed one:
+# If the weight does not follow the size, the join is wrong.
+#
+# Perhaps a new column arrives next week, for example a score. You need not pack again. `annotate` joins the column by
+# name, and writes it to a small file beside the packed file:
 
 # %%
 scores, added = setup.scratch / "scores.csv", setup.scratch / "weighed.arrow.scores.fields.arrow"
@@ -415,11 +424,12 @@ print(f"{before:,} and {after:,} bytes; fields: {list(formats.open(weighed).fiel
 # %% [markdown] id="patients" tags=["core"]
 # ## 4 · Split by patient
 #
-# A validation set tells you how well a network will do on new data. For a doctor, new data means a new patient. But many sets
-# contain several images of each patient, and these look much alike.
+# A validation set tells you how well a network will do on new data. For a doctor, new data means a new patient. But many
+# data sets contain several images of each patient, which look much alike.
 #
-# The *folded* cell makes and packs such a set: 10 images of each of 60 patients. Each patient has a background of their own. Half
-# of the patients are ill, which adds a bright spot in the middle.
+# The *folded* cell makes and packs such a data set, with 10 images of each of 60 patients. Each patient has a background
+# of their own. Half of the patients are ill, which adds a bright spot in the middle. The cell also draws six images of
+# each of two patients.
 
 # %% jupyter={"source_hidden": true}
 rng = np.random.default_rng(1)
@@ -455,11 +465,12 @@ figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 show.figure(figure, alt=f"Six images of each of two patients. {title}.")
 
 # %% [markdown]
-# Our classifier is as simple as possible: an image gets the label of the most similar training image. We choose about a fifth of
-# the *images* at random for validation. Then we choose about a fifth of the *patients*, with all of their images.
+# Our classifier is as simple as possible. It gives an image the label of the most similar training image. For validation,
+# `by_image` chooses about a fifth of the *images* at random, and `by_patient` about a fifth of the *patients* with all of
+# their images.
 #
-# > **Predict.** How many of the validation images get the right label if the images are chosen at random? By guessing, it would
-# > be 50 %.
+# > **Predict.** What percentage of the validation images gets the right label after `by_image`? Guessing labels would
+# > give 50 %.
 
 # %%
 guess = None  # your guess, percent: for example 70
@@ -489,38 +500,40 @@ look = {"x": "accuracy (%)", "dots": "splits", "guess": guess, "guess_of": "by_i
 figures.bars(found, title, counted=True, **look)
 
 # %% [markdown]
-# The classifier and the images are the same. But in a split by image, each patient has images on both sides. The most similar
-# training image then shows the same patient, so the classifier recognises the patient and not the illness. We say that information
-# *leaks* from the training set into the validation set. A network can do the same.
+# The classifier and the images are the same. But in a split by image, almost every patient has images in both sets. The
+# most similar training image then shows the same patient, so the classifier recognises the patient and not the illness.
+# We say that information *leaks* from the training set into the validation set. A network can do the same.
 #
-# In your data, the patient may be a person, a place, a day, a machine, or a video. Ask what is new when the network is used, and
-# keep all samples together that share it.
+# In your data, the patient may be a person, a place, a day, a machine, or a video. Ask what is new when the network is
+# used, and keep all samples that share it in the same set.
 #
-# `split` does this for a packed set. A hash of the patient's name decides, so a patient stays in the same split when others are
-# added. It writes a column `split` to a small file beside the set, and it counts the patients with images in both splits. As a
-# command, it is `smallfiles split scans.arrow --rule train=0.8,val=0.2 --split-by patient`. `LoaderConfig(split="val")` then loads
-# the validation images.
+# `split` divides a packed set by patient. A hash of the patient's name decides, so a patient stays in the same split when
+# others are added. It writes the column `split` to a small file beside the set, and it counts the patients with images in
+# both splits.
 
 # %% tags=["slide"]
 from smallfiles.pack import split
 
+# As a command: smallfiles split scans.arrow --rule train=0.8,val=0.2 --split-by patient
 _, report = split(scanned, {"train": 0.8, "val": 0.2}, split_by="patient")
 print("images:", report.samples, "patients:", report.groups, "patients in both:", report.in_several)
 
 # %% [markdown]
+# No patient has images in both splits. `LoaderConfig(split="val")` now loads the validation images only.
+#
 # You can now solve task 4 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="price" tags=["optional"]
 # ## 5 · Pay for the mask
 #
-# *Optional, 8 minutes.* A mask costs work twice: it must be decoded, and it must be read. First, the decoding.
+# *Optional, 8 minutes.* A mask must be read and decoded, like an image. We begin with the decoding.
 #
-# The mask has hardly any bytes, as you saw in section 1, because PNG stores large areas of one class in a few bytes. But it has as
+# As you saw in section 1, the mask has few bytes, because PNG compresses large areas of one class well. But it has as
 # many pixels as the image.
 #
 # How much more processor time does a sample need with its mask?
 #
-# The *folded* cell measures nine rounds of batches without masks and with masks.
+# The *folded* cell measures nine rounds of batches, each without and with masks.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice
@@ -546,17 +559,15 @@ show.say(
 )
 
 # %% [markdown]
-# A small file can need much work. All pixels of a PNG must be decoded, but our loader decodes only the crop of a JPEG (with
-# TurboJPEG 3). So the mask needs a large share of the time. Plan more workers, or pack images and masks no larger than the network
-# needs (`pack --resize 256`).
+# A mask is a PNG, so all of its pixels must be decoded. The image is a JPEG, and our loader decodes only the part inside
+# the crop (with TurboJPEG 3). Plan more workers, or pack smaller images and masks (`pack --resize 256`).
 #
-# Second, the reading. We compare four ways to store a sample: as two files, as one file that contains both, as two blobs of a
-# packed file, and as one blob.
+# Now we look at the reading, with four ways to store a sample. It is two files, one file that contains both, two blobs of
+# a packed file, or one blob.
 #
 # How many files does each of the four ways open for one sample?
 #
-# The *folded* cell writes image and mask of each sample one after the other into a new file, and packs these 200 files. Then it
-# counts the files that each of the four ways opens.
+# The *folded* cell stores all samples in each of the four ways, and counts the files that each way opens for a sample.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -584,7 +595,7 @@ def whole(path):
 
 tasks = {
     "2 files": lambda i: b"".join(map(whole, two_paths[i])),
-    "1 file": lambda i: b"".join((whole(one_path[i]), b"")),  # copied as above
+    "1 file": lambda i: whole(one_path[i]),
     "2 blobs": lambda i: b"".join((reader.read(i), masks.read(i))),
     "1 blob": lambda i: bytes(one_blob.read(i)),
 }
@@ -598,16 +609,17 @@ for name, read in tasks.items():
     print(f"{name:8} opens {len(opens)} files for a sample")
 
 # %% [markdown]
-# Each file of a sample is one open, and on a parallel file system each open is a request to a server
-# ([01](01_count_the_cost_of_small_files.ipynb)). A packed file is opened once per worker, whatever a sample contains. A second blob
-# costs a second read. In shards it does not, because image and mask are stored side by side and read together.
+# Each file of a sample needs one open, and on a parallel file system each open is a request to a server
+# ([01](01_count_the_cost_of_small_files.ipynb)). Each worker opens a packed file only once, before it reads the first
+# sample. A second blob costs a second read, but not in tar shards, where image and mask are stored side by side and read
+# together.
 
 # %% [markdown] id="own" tags=["core"]
 # ## 6 · Try your own folder
 #
-# **Your turn.** Write the path of your folder, table or archive into this cell. Your data is only read. If you have none, the cell
-# uses an example with typical faults: a *delivery* of files from another group. It claims to contain photographs of trees, but they
-# are the synthetic shapes of this notebook.
+# **Your turn.** Write the path of your folder, table or archive into this cell. Your data is only read. If you have no
+# data here, the cell uses an example with typical faults, a *delivery* of files from another group. The files are said to
+# be photographs of trees and their masks, but they show the synthetic shapes of this notebook.
 
 # %%
 import os
@@ -621,7 +633,7 @@ for _, (at, _, names) in zip(range(8), os.walk(own)):  # show at most eight fold
     print(f"{os.path.relpath(at, own)}: {len(names)} files {sorted(names)[:2]}")
 
 # %% [markdown]
-# How many samples does the toolbox find? Write down your guess.
+# `plan` says what `pack` would do, and writes nothing. How many samples will the toolbox find? Write down your guess.
 
 # %% tags=["slide"]
 try:
@@ -634,23 +646,28 @@ except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
 # %% [markdown]
-# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner. The delivery also has a table,
-# and the toolbox refuses a folder whose table it cannot match to the files. So `ignore` leaves the table out. One of the 57 images
-# is truncated, but a plan does not decode images, so it cannot notice that. [Notebook 14](14_wrap_up.ipynb) repairs all of these
-# faults.
+# Read the notes. Which samples were found, and what was skipped? Our delivery has 57 samples, and five files have no
+# partner. `ignore` leaves out the table, because the toolbox does not know how its rows belong to the files, and would
+# refuse the folder. One of the 57 images is truncated, but `plan` decodes no images and cannot notice that.
+# [Notebook 14](14_wrap_up.ipynb) deals with all of these faults.
 #
-# If your data has another layout, write a table with one row per sample and with columns of paths.
+# <details>
+# <summary>Does the toolbox not understand your folders?</summary>
+#
+# Then write a table with one row per sample, and with the paths of its files in columns.
+#
+# </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 13](../exercises/13_bring_your_own_data.ipynb), you pair masks with their images, join a table in another order, and
-# keep floats from becoming classes.
+# In [Exercise 13](../exercises/13_bring_your_own_data.ipynb), you pair masks with images, join a table, distinguish
+# classes from numbers, and split by patient.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# These commands make a dry run, pack, draw a sheet of pictures, and train:
+# These commands make a dry run, pack the data, draw some samples, and train:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -667,47 +684,49 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # - A sample has fields. Blobs come from files, and values come from tables. All fields of a sample are packed in one row.
 # - Wrong pairs raise no error. Read the notes of `load`, and look at pictures before you train.
 # - Choose a random view once, and apply it to image and mask. Resize masks with the nearest pixel.
-# - Join tables by name and never by position. A column that arrives later does not need a second packing.
+# - Join tables by name and never by position. You need not pack again if a column arrives later.
 # - A column of measurements is a value and not a class, even if it contains whole numbers.
-# - Split by patient, or by whatever is new when the network is used. A random split tests the network only
-#   on patients that it has seen.
-# - A mask has few bytes, but all of its pixels must be decoded. A mask in its own file costs an open, and a packed mask does not.
+# - Split by patient, or by whatever is new when the network is used. A random split tests the network on patients that it
+#   has seen.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Training on the folders `images/` and `masks/` begins with an accuracy of 50 %, and reaches 100 % after one epoch. Why?
-# (a) The shapes are easy. (b) Validation images are in the training set. (c) The folders became the classes.
+# **1.** Training with `ImageFolder` on `images/` and `masks/` begins with an accuracy of 50 %, and reaches 100 % after
+# one epoch. Why? (a) The shapes are easy. (b) Validation images are in the training set. (c) The folders became the
+# classes.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(c)**. `ImageFolder` made a class of each folder, and it is easy to distinguish a photograph from a mask. Look at
-# `dataset.classes`. (a) With ten species, the accuracy would begin at 10 % and not at 50 %. (b) This improves the validation
-# score, and not the training score.
+# `dataset.classes`. (a) With the ten species of section 3, the accuracy would begin at about 10 %. (b) This improves the
+# validation score, and not the training score.
 #
 # </details>
 #
-# **2.** In every epoch, the validation score is far better than the training score. Validation uses a centre crop. What do you look
-# at first? (a) The learning rate. (b) Image and mask of a training batch. (c) The number of validation images.
+# **2.** In every epoch, the validation score is far better than the training score. Validation uses a centre crop. What
+# do you look at first? (a) The learning rate. (b) Image and mask of a training batch. (c) The number of validation
+# images.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Draw them on top of each other. A centre crop is always the same for image and mask. A random crop is the same only if it
-# is chosen once for both. (a) The learning rate affects both scores. (c) A small validation set may be easier by chance, but
-# hardly by that much.
+# **(b)**. Draw them on top of each other. A centre crop is always the same for image and mask. A random crop is the same
+# only if it is chosen once for both. (a) The learning rate affects both scores. (c) A small validation set may be easier
+# by chance, but hardly by that much.
 #
 # </details>
 #
-# **3.** A column `age` contains 7.0, 8.0 and 12.5. What is it? (a) A class with three values. (b) A value that stays a float. (c) A
-# class after rounding.
+# **3.** A column `age` contains 7.0, 8.0 and 12.5. What is it? (a) A class with three values. (b) A value that stays a
+# float. (c) A class after rounding.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**, with a loss for numbers such as `MSELoss`, because an age is measured and has an order. (a) A loss for classes does not
-# know that 7.0 is nearer to 8.0 than to 12.5, and there would be no class for 9.0. (c) Rounding does not change that.
+# **(b)**, with a loss for numbers such as `MSELoss`, because an age is measured and has an order. (a) A loss for classes
+# does not know that 7.0 is nearer to 8.0 than to 12.5, and there would be no class for 9.0. (c) Rounding does not change
+# that.
 #
 # </details>
 

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 14 · Wrap up
 #
-# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data** 200
+# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** 01, 03, 07, and 11; 13 helps · **Data** 200
 # synthetic images
 #
 # A folder arrives that nobody has seen before: a *delivery*. It is said to contain photographs of trees, with a mask for each
@@ -88,12 +88,13 @@ source = sources.load(table, columns=columns)
 print(*(note.replace(f"{delivery}/", "") for note in source.notes), sep="\n")
 
 # %% [markdown]
-# > **Predict.** The table has 60 rows. How many of them belong to complete samples, which have an image and a mask?
+# > **Predict.** The table has 60 rows. How many of them belong to complete samples, which have a readable image and a mask?
 
 # %%
 guess = None  # your guess, complete samples: for example 50
 
 # %%
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -112,8 +113,8 @@ except SmallfilesError as error:
 # `pack` refuses the table and names every missing file. Whether samples may be left out is a decision about the data. Ask
 # the people who delivered the data. If they agree, pass `--on-error skip`, and keep the list of what was left out.
 #
-# It misses two faults. First, one image is truncated: `pack` finds this only while reading, and it stopped before. Second,
-# some images have no row.
+# Its message misses two faults. First, one image is truncated. `pack` notices this only when it reads the image, and it
+# stopped before that. Second, some images have no row.
 
 # %% tags=["slide"]
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -124,7 +125,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# The *folded* cell draws how many ids are missing in the table, in the images, and in the masks:
+# The *folded* cell draws how many rows, images, and masks belong to complete samples, and what the others lack:
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -170,6 +171,7 @@ def mine(notebook, name):
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 planned, node_needs = 10, 4 * 64 / 0.05  # change me: epochs; trees/s that a node's GPUs process
 opens, gone = mine("01", "opens_per_s"), worksheet.missing()
+file_s = mine("01", "latency_ms") / 1000  # to open and read a file
 
 
 def say_what_they_decide(decided):
@@ -178,7 +180,7 @@ def say_what_they_decide(decided):
 
 
 say_what_they_decide({
-    "01 latency_ms": f"a worker waits {2 * mine('01', 'latency_ms'):.2g} ms for two files",
+    "01 latency_ms": f"files: {2 * node_needs * file_s:.1f} workers wait for the files of a node",
     "01 opens_per_s": f"files: a node reads {opens / 2:,.0f} trees/s, and needs {node_needs:,.0f}",
     "08 cpu_ms": f"a node needs {node_needs * mine('08', 'cpu_ms') / 1000:.1f} CPUs for decoding",
 })
@@ -188,6 +190,8 @@ say_what_they_decide({
 # which you measured it.) Multiply `08 cpu_ms` by the trees per second that a node needs. If the result is larger than the
 # number of CPUs in your node, decoding limits you, whatever the format is. [08](08_keep_the_gpu_fed.ipynb) shows how to
 # decode less.
+#
+# (The masks cost some CPU time in addition, which we leave out.)
 #
 # The first two lines of the table are about one node that reads plain files. The opens per second are a limit *per node*: if a
 # node cannot open files fast enough for its own GPUs, these GPUs wait, no matter how many nodes you use.
@@ -199,7 +203,7 @@ say_what_they_decide({
     "02 inodes": f"files: {2 * trees:,} inodes, {2 * trees / mine('02', 'inodes'):,.0f} times the set of notebook 02",
     "03 rows_per_batch": f"Arrow: at most {mine('03', 'rows_per_batch')} rows per record batch",
     "04 layout": f"an HDF5 file gets the layout {mine('04', 'layout')}",
-    "05 shard_images": f"shards of {100 * mine('05', 'shard_images'):,} trees: opening them takes about 1 % of the reading time",
+    "05 shard_images": f"shards of {100 * mine('05', 'shard_images'):,} trees: opening them needs about 1 % of the time",
     "07 break_even_epochs": f"on the one node of notebook 07, a copy paid off after {mine('07', 'break_even_epochs'):.2g} epochs (64 nodes: see below)",
     "08 images_per_s": f"this machine feeds {mine('08', 'images_per_s') / node_needs:.0%} of a node",
     "09 in_flight": f"from an object store, keep {mine('09', 'in_flight'):.0f} requests in flight",
@@ -207,14 +211,15 @@ say_what_they_decide({
 })
 
 # %% [markdown]
-# There is a second kind of limit. All nodes *share* the metadata servers and the targets, and your numbers, which come from one
-# node, say nothing about them. Ask your site for the numbers of these servers, and put them into the next cell. The limits are divisions, as in [notebook
-# 11](11_choose_a_format.ipynb).
+# There is a second kind of limit: what all nodes *share*, namely the metadata servers and the storage targets. You measured
+# your numbers on one node, so they say nothing about these servers. (We only use half of your `01 latency_ms` for each request,
+# because a file needs a look-up and an open.) Ask your site, and put its numbers into the next cell. As
+# in [notebook 11](11_choose_a_format.ipynb), the cell divides what the servers can do by what a tree costs.
 
 # %% tags=["slide"]
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
 
-storage = Storage(latency_s=mine("01", "latency_ms") / 1000)  # change me: metadata_ops_s=50_000, …
+storage = Storage(latency_s=file_s / 2)  # change me: add metadata_ops_s=50_000, …
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=mine("08", "cpu_ms") / 1000)
 work = replace(work, step_s=work.gpus * work.batch / node_needs)
 
@@ -228,11 +233,15 @@ feeds = {  # trees per second for all nodes together
 for name, rate in feeds.items():
     print(f"{name:16} {rate:9,.0f} trees/s feed {rate / node_needs:5.1f} nodes")
 cpus = work.gpus * work.workers / work.decode_s
-print(f"{'decoding':16} {cpus:9,.0f} trees/s by the workers of each node")
+print(f"decoding: {work.workers} workers per GPU, {cpus:,.0f} trees/s; needed: {node_needs:,.0f}")
 
 # %% [markdown]
-# The division already names the limits. For whole trainings we also need queues and the time to copy, so we use the
-# simulation of notebook 11. A tree has two files, so it costs twice the operations of an image.
+# The smallest number of nodes is the first limit that a growing training meets. With the default storage, plain files and
+# the packed file feed far fewer nodes than shards. A read of 1 MB from a shard brings several trees with their masks, while
+# the other two ways read each image and each mask on its own.
+#
+# For whole trainings we also need queues and the time to copy, so we use the simulation of notebook 11. A tree has two
+# files, so it costs twice the operations of an image.
 
 # %%
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}
@@ -244,13 +253,14 @@ for name in order:
     print(f"{name:7} {last.epoch_s:5.1f} s per epoch on 64 nodes, limited by {last.limit}; {busy}")
 
 # %% [markdown]
-# With the default storage, files and the packed file are limited by the targets. A sample needs two random reads, one for
-# the image and one for the mask, and each read costs a target 0.5 ms. The packed file stores
-# images and masks in separate places, so it needs two reads, too. Plain files also load the metadata servers; the packed
-# file does not.
+# With the default storage, the targets limit files and the packed file. A sample needs two random reads, one for the image
+# and one for the mask. Each read keeps a target busy for 0.5 ms, in addition to the time for its bytes. (The packed file
+# stores images and masks in separate places, so it needs two reads, too.) Plain files also load the metadata servers; the
+# packed file does not.
 #
-# The way with the shortest epoch may not have the shortest training. With `staged`, each node copies the survey before the
-# first epoch. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads it and sends it to the others.
+# The way with the shortest epochs is not always the fastest for a whole training. With `staged`, each node first copies the
+# survey. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads the survey and sends it to the others.
+# The next cell defines a function that adds the time of the copy to the epochs, and prints how long the copies need:
 
 
 # %%
@@ -304,8 +314,8 @@ for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
 # %% [markdown]
-# The figure leaves out files and the packed file, because they need several times as long with these numbers. The text
-# printed below the figure lists their times. It also says when the copies have paid off.
+# The figure leaves out files and the packed file, because they need several times as long with the default storage. The
+# text below the figure lists their times, too. It also says when the copies have paid off.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -321,14 +331,23 @@ print(f"{checked.samples} samples read again, problems: {checked.problems or 'no
 
 # %% [markdown]
 # Now we copy the file to the node's local disk, or to `/dev/shm` (memory) if there is none. `leave_bytes` is the room that the
-# copy must leave free. Linux counts how
-# many bytes a process gets from disks, in the file `/proc/self/io`. So we can count what a copy saves.
+# copy must leave free. Linux counts in the file `/proc/self/io` how many bytes a process gets from disks, so we can count
+# what a copy saves.
 #
-# The packed file was just read. How many bytes does an epoch read from the disk without the copy, and how
-# many with it?
+# Our small file was just read, so it is in the page cache, the memory in which Linux keeps files that were read. The
+# survey on the shared storage may be too large for it. To imitate that, the next cell removes the packed file from the page
+# cache before it reads an epoch. How many bytes does this epoch read from the disk, and how many does an epoch of the copy
+# read?
 
 # %%
 from smallfiles import formats, staging
+
+
+def forget(path):
+    """Remove a file from the page cache, after its bytes have reached the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_epoch(path):
@@ -343,25 +362,30 @@ def bytes_from_disk():
 
 
 with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) as copy:
+    forget(packed)
     for name, path in {"where it is": packed, "staged": copy.path}.items():
         before = bytes_from_disk()
         samples = read_epoch(path)
         print(f"{name:11} {samples} samples, {bytes_from_disk() - before:,} bytes from the disk")
+print(f"The packed file has {packed.stat().st_size:,} bytes.")
 
 # %% [markdown]
-# The copy saves nothing here. The packed file was already in the page cache, so both epochs read from memory. If the memory of
-# the machine is full, the page cache may have lost a part of the file, and then the first number is not zero.
+# Without the copy, the epoch reads the whole file from the disk. The epoch of the copy reads nothing, because the copy is
+# still in memory. If both numbers are zero, your files are in memory, or on a network file system, whose bytes
+# `/proc/self/io` does not count.
 #
-# A survey that is larger than the memory of the node is read from the storage in each epoch. Then a copy can pay off
-# ([07](07_stage_a_dataset.ipynb)).
+# So on one node, a copy saves one reading of the survey per epoch if the survey does not fit into the page cache. It then
+# needs a local disk, and the epochs read from that disk instead of the shared storage. If the survey fits, only the first
+# epoch reads from the storage anyway. On many nodes, each epoch gives a node other samples, so a copy can save readings even
+# then ([07](07_stage_a_dataset.ipynb)).
 #
 # You can now solve tasks 2 and 3 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch contains images and their masks, which are cropped together. It also contains the column `height_m` and the ids, stored
-# as one byte string plus the positions where each id begins.
+# A batch contains images and their masks, which are cropped together. It also contains the column `height_m`, and the ids.
+# All ids of a batch are one byte string, with a list of the positions where each id begins.
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -390,13 +414,14 @@ for field, value in batch.items():
 # print(waited / (time.perf_counter() - began))
 # ```
 #
-# `train` of the toolbox does the same, but leaves out the first batch of each epoch. Without workers, the training itself makes every batch, so it waits for each of
-# them.
+# `train` of the toolbox does the same, but leaves out the first batch of each epoch. Without workers, the training itself
+# makes every batch, so it waits for each of them.
 #
-# Other programs disturb the clocks, but hardly the processor time. So we also compare the processor time of making batches
-# with that of the whole training. The first cell trains with two workers and without. The second cell only makes the batches.
+# Other programs on this machine make these two clocks less reliable, but they hardly change the processor time. So we
+# estimate the waiting a second way: the processor time of making the batches, divided by that of the whole training. The
+# first cell trains with two workers and without. The second cell only makes the batches.
 #
-# > **Predict.** How many percent of its time does this training wait without workers?
+# > **Predict.** What percentage of its time does this training wait without workers?
 
 # %%
 guess = None  # your guess, percent: for example 50
@@ -408,6 +433,7 @@ import torch
 
 from smallfiles.training import TrainConfig, train
 
+threads = torch.get_num_threads()
 torch.set_num_threads(1)  # one CPU trains, so that the other one can load
 waits, cpu_s = {}, {}
 for workers in (2, 0):  # 0 last: the first training also imports what it needs
@@ -416,10 +442,12 @@ for workers in (2, 0):  # 0 last: the first training also imports what it needs
     done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
     cpu_s[workers] = time.process_time() - began
     waits[f"{workers} workers"] = [round(100 * epoch.waiting_share, 1) for epoch in done.epochs]
+torch.set_num_threads(threads)
 
 # %%
-small_view = RandomResizedCrop(64)
-batches = make_loader(packed, loader, fields={"image": Image(small_view), "mask": Mask(small_view)})
+small_view = RandomResizedCrop(64)  # the size that the training above uses
+alone = LoaderConfig(batch=4, workers=0, mode="main")
+batches = make_loader(packed, alone, fields={"image": Image(small_view), "mask": Mask(small_view)})
 began = time.process_time()
 for epoch in range(3):
     for batch in batches:  # without training
@@ -428,7 +456,7 @@ expected = 100 * (time.process_time() - began) / cpu_s[0]
 print(f"Making the batches needs {expected:.0f} % of the processor time.")
 
 # %% [markdown]
-# Without workers, one process makes the batches and trains. So this is also the share of the time that it should wait.
+# Without workers, one process both makes the batches and trains. So it should wait for about this percentage of its time.
 #
 # The *folded* cell draws the measured share of waiting in each epoch:
 
@@ -461,7 +489,6 @@ program = []  # change me: what starts your training, such as ["python", "/path/
 # The *folded* cell writes the stand-in and runs `smallfiles profile -- …`:
 
 # %% jupyter={"source_hidden": true}
-import os
 import subprocess
 
 STAND_IN = """
@@ -495,7 +522,7 @@ print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 # For a few steps, `profile` has the batches ready before training asks for them. So it sees how fast training would be without
 # waiting. The *headroom* compares this with the real speed: 2 means that training could be twice as fast. *Other* is work that
 # is neither reading nor decoding, here the sleep. The verdict names the limit and proposes what to do. The *folded* cell runs
-# the stand-in with the proposed number of workers:
+# the stand-in with one worker and with the proposed number of workers:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -520,12 +547,15 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend your decision
+#
+# Here are all your numbers. You need them for your argument.
 
 # %%
 worksheet.page()
 
 # %% [markdown]
-# **Your turn.** Write down which way you defend for 64 nodes, and which number from section 2 decides.
+# **Your turn.** Write down which way you defend for 64 nodes, and which number decides: for example the seconds of your way
+# and of the next best, which section 2 printed below its figure.
 
 # %%
 way = None  # change me: "files", "packed", "shards", "staged", or "broadcast"
@@ -585,10 +615,11 @@ print(f"{turned} of {len(changes) - 1} changes make another way the shortest")
 #
 # - *A tenth of the operations* slows down files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash storage, helps the packed file most.
-# - *One target* for a file is a common default of Lustre. Packed training and copying become about 20 times
-#   slower; a broadcast training, less than twice, because it reads the file only once.
+# - *One target* for a file is a common default of Lustre. Training from the packed file, and copying it to each node, become
+#   about 20 times slower. With a broadcast, the training takes less than twice as long, because the file is read only once.
 #   Stripe the folder *before* you pack into it.
-# - *On 4 nodes*, the ways differ least, because the nodes themselves are nearly the limit. The time to copy makes staged
+# - *On 4 nodes*, the ways differ least. The storage can deliver almost what four nodes ask for, so the GPUs are nearly the
+#   limit. The time to copy makes staged
 #   and broadcast slower than shards. A broadcast is the slowest copy here: the targets can serve four nodes at once, but the
 #   broadcast sends the file from node to node.
 #

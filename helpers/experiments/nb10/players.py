@@ -29,7 +29,7 @@ _LIMIT_S, _END_S = 120.0, 5.0
 _INTERACTIVE_STEP = 4_294_967_290
 _PREFIXES = ("SLURM", "SRUN", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "ROLE_", "TORCHELASTIC")
 _SHOWN = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID",
-          "SLURM_STEP_NUM_TASKS", "RANK", "WORLD_SIZE", "LOCAL_RANK")  # fmt: skip
+          "SLURM_STEP_NUM_TASKS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")  # fmt: skip
 
 
 def script(nodes: int = 2, per_node: int = 2, cpus: int = 2) -> dict[str, str]:
