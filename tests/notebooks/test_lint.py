@@ -177,7 +177,7 @@ def drop(title):
         (unmarked(), "an optional part does not say"),
         (drop("guess = 7"), "no guess is kept"),
         ([Cell("markdown", "# 01 · Count"), *good_notebook()[1:]], "does not say **Minutes**"),
-        ([*good_notebook(), Cell("markdown", PROSE * 50)], "words, not 900 to 2200"),
+        ([*good_notebook(), Cell("markdown", PROSE * 60)], "words, not 900 to 2600"),
         ([*good_notebook(), *[Cell("code", "1")] * 20], "code cells, not 15 to 35"),
         ([*good_notebook(), *[Cell("code", "1\n" * 9)] * 30], "a median of 9"),
         (good_notebook()[:7] + good_notebook()[19:], "not 15 to 35"),
