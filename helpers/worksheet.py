@@ -51,7 +51,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "rows_per_batch": Number("rows per record batch up to which the slowest reader keeps half its speed")
     },
     "04": {"layout": Number("fastest HDF5 layout that needs no setting in the reader")},
-    "05": {"shard_images": Number("images per shard with which opens need half of the time, with 4 ms per open")},
+    "05": {"shard_images": Number("images per shard with which opens of 4 ms need half of the time")},
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
         "images_per_s": Number(

@@ -1,8 +1,8 @@
 """Choose which of the two back ends reads an image: ours in Python, or the C library libsquashfs.
 
-The measurement behind "auto": where the image is mapped, Python reads raw files at least as fast as the library,
-because it makes no system call, and compressed files about as fast, because both spend their time in the same
-zlib, zstd, lz4 and xz. Only the library decompresses lzma. So "auto" is Python, unless Python cannot
+The measurement behind "auto": where the image is mapped, Python reads raw files at least as fast as the
+library, because it makes no system call, and compressed files about as fast, because both spend their time in
+the same zlib, zstd, lz4 and xz. Only the library decompresses lzma. So "auto" is Python, unless Python cannot
 decompress the image and the library can. `python -m benchmarks squashfs` measures both.
 
 The trap: a choice that nobody can see. So `SquashFS.info` contains the back end and the reason for it.

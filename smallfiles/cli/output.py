@@ -1,8 +1,8 @@
 """Print the results of a command for programs and for people, and end every failure with one sentence.
 
-The traps: a message on standard output breaks the program that reads the JSON there. And `head` closes the pipe
-early. That is not an error, but Python complains about it at exit unless standard output is redirected first.
-Notebook 00 shows a failure.
+The traps: a message on standard output breaks the program that reads the JSON there. And `head` closes the
+pipe early. That is not an error, but Python complains about it at exit unless standard output is redirected
+first. Notebook 00 shows a failure.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def by_limit(limit):
 
 
 WRONG_BOTTLENECKS = [
-    (longest, "no stage needs to be faster"),
+    (longest, "no stage is too slow"),
     (lambda s, w, t: "training" if w and sum(s.values()) / w <= t else max(s), "compares names"),
     (lambda s, w, t: max(s.values()), "not the seconds"),
     (by_limit(lambda s, w, t: w and sum(s) <= t), "divide the sum"),

@@ -168,7 +168,7 @@ def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
     if kinds := [kind for one in annotated for kind in sorted(one.beside if further else one.unknown)]:
         found = list(dict.fromkeys(kinds))
         raise SourceError(
-            f"{path} has {first_few(found, len(found), 3)} beside its images, and none of these can be a target",
+            f"{path} has {first_few(found, len(found), 3)} beside its images, and none is a known target",
             expected="a class number in a .cls, captions in a .txt, or either in a .json",
             next_step="Number the classes in a manifest and pack that with --root and this tar, or take the "
             "images without targets (--unlabelled)",
