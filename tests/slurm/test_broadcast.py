@@ -164,48 +164,12 @@ def test_shared_storage_is_read_once_and_every_node_has_the_same_bytes(nodes, sh
         job.end()
 
 
-def test_nodes_that_lost_their_copies_get_them_again_and_the_others_keep_theirs(job, shared):
-    first = job.stage(shared.path / "x.arrow")
-    whole = job.staged_on(first["path"])
-    assert job.unstage("n1", "n3") == ""
-    before = shared.counts()["bytes"]
-    again = job.stage(shared.path / "x.arrow")
-    assert job.staged_on(again["path"]) == whole and not again["reused"]
-    assert shared.counts()["bytes"] - before <= 1.1 * again["bytes"]
-    assert "sent to 2 nodes" in again["notes"][-1]
-    assert job.unstage() == ""
-
-
 def tool(folder, name, script):
     """A command that comes before the one of Slurm."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/bash\n{script}\n")
     (folder / name).chmod(0o755)
     return str(folder)
-
-
-def test_a_block_damaged_on_the_way_is_found_and_copied_from_the_source(job, shared, tmp_path):
-    """The last two words of the command are the source and the target."""
-    real = subprocess.run(["which", "sbcast"], capture_output=True, text=True).stdout.strip()
-    damage = f"""
-        words=("$@"); source=${{words[-2]}} bad=$(mktemp -p '{tmp_path}')
-        cp "$source" "$bad"; printf x | dd of="$bad" bs=1 seek=5000000 conv=notrunc 2>/dev/null
-        exec {real} "${{words[@]:0:$#-2}}" "$bad" "${{words[-1]}}"
-    """
-    copy = job.stage(shared.path / "x.arrow", path=tool(tmp_path / "bin", "sbcast", damage))
-    assert len(set(job.staged_on(copy["path"]))) == 1
-    own = [note for note in copy["notes"] if "copied 4.2 MB from shared storage" in note]
-    assert len(own) == NODES
-    assert job.unstage() == ""
-
-
-def test_where_sbcast_fails_every_node_copies_by_itself_and_says_so(job, shared, tmp_path):
-    path = tool(tmp_path / "bin", "sbcast", "echo 'no such luck' >&2; exit 3")
-    copy = job.stage(shared.path / "x.tars", path=path)
-    assert len(set(job.staged_on(copy["path"]))) == 1
-    assert any("sbcast failed: no such luck" in note for note in copy["notes"])
-    assert sum("from shared storage" in note for note in copy["notes"]) == NODES
-    assert job.unstage() == ""
 
 
 def processes(job, node):
