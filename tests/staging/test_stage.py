@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import time
+from itertools import chain, pairwise
+from pathlib import Path
 
 import pytest
 from programs import bound_by_modes
 from staging_tools import MIB, ROOMY, forked, listed, names, packed, shards
 
-from smallfiles import digests, formats, locks, slowfs, staging
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
+from smallfiles import digests, locks, processes, slowfs, staging
+from smallfiles.errors import DamagedFileError, FormatError, ResourceError, SourceError, UsageError
 from smallfiles.slowfs import CHARGED, SlowConfig
 from smallfiles.staging import copying, placement
+from smallfiles.staging.slots import Slot
 
 
 def test_a_copy_is_equal_private_and_goes_with_its_block(source, node):
+    began = time.perf_counter()
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes()
         assert copy.path.name == source.name and node in copy.path.parents
@@ -29,9 +34,13 @@ def test_a_copy_is_equal_private_and_goes_with_its_block(source, node):
             True,
             False,
         )
-        assert copy.seconds > 0 and copy.rate > 0
-        ours = node / locks.folder_name()
+        until_now_s = time.perf_counter() - began
+        assert 0 < copy.seconds < until_now_s and copy.rate > copy.bytes / copy.seconds
+        (found,) = listed(node)
+        assert 0 <= found.age_s <= until_now_s
+        ours, home = node / locks.folder_name(), copy.path.parents[1]
         assert ours.stat().st_mode & 0o777 == 0o700 and copy.path.stat().st_mode & 0o777 == 0o400
+        assert {path.stat().st_mode & 0o777 for path in (home / "data", home / "leases")} == {0o700}
     assert names(node) == []
 
 
@@ -40,6 +49,75 @@ def test_every_size_is_copied_whole(size, tmp_path, node):
     source = packed(tmp_path / "x.h5", size, seed=size)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [staging.stage, staging.stage_for_job, lambda *words, **more: staging.staged(*words, **more).__enter__()],
+)
+def test_every_kind_of_staging_leaves_the_room_that_was_asked_for(stage, source, node):
+    with pytest.raises(ResourceError, match="in addition"):
+        stage(source, node, config=staging.StageConfig(leave_bytes=1 << 60))
+
+
+def test_a_block_is_announced_as_a_whole_before_its_first_piece_is_read(tmp_path, node, monkeypatch):
+    asked, source = [], packed(tmp_path / "x.h5", 9 * MIB + 5, digest=False)
+    monkeypatch.setattr(os, "posix_fadvise", lambda descriptor, *words: asked.append(words))
+    with staging.staged(source, node, config=ROOMY):
+        blocks = [(0, 4 * MIB), (4 * MIB, 4 * MIB), (8 * MIB, MIB + 5)]
+        assert sorted(asked) == [(*block, os.POSIX_FADV_WILLNEED) for block in blocks]
+
+
+def test_many_shards_are_copied_with_few_open_files_and_in_slices(tmp_path, node, monkeypatch):
+    opened, write = [len(os.listdir("/proc/self/fd"))], copying.write_all
+
+    def counting(*words):
+        opened.append(len(os.listdir("/proc/self/fd")))
+        return write(*words)
+
+    monkeypatch.setattr(copying, "write_all", counting)
+    monkeypatch.setattr(copying, "_SLICE", 7)
+    folder = shards(tmp_path / "x.tars", 30, 1000)
+    with staging.staged(folder, node, config=ROOMY) as copy:
+        assert names(copy.path) == names(folder)
+        assert all((copy.path / name).read_bytes() == (folder / name).read_bytes() for name in names(folder))
+    assert max(opened) < opened[0] + 40  # of 180, sources and copies
+
+
+def test_what_an_earlier_run_copied_is_kept_block_by_block_where_its_digest_proves_it(source, tmp_path):
+    output, out, size = placement.find_output(source), tmp_path / "out", source.stat().st_size
+    out.mkdir()
+    told = [source.name, digests.sidecar(source).name]
+    assert copying.copy_files(output, out, resume=True) == (told, 0)
+    assert copying.copy_files(output, out, resume=True) == (told, size)
+    assert copying.copy_files(output, out) == (told, 0)
+    with (out / source.name).open("r+b") as file:
+        file.seek(4 * MIB)
+        file.write(b"a power cut")
+    assert copying.copy_files(output, out, resume=True) == (told, size - 4 * MIB)
+    assert (out / source.name).read_bytes() == source.read_bytes()
+
+
+BLOCK = digests.BLOCK_BYTES
+PARTS = [  # bytes of a file, about bytes of a part, number of parts, first byte and end of the last
+    (0, 0, 1, 0, 0),
+    (1, 0, 1, 0, 1),
+    (2 * BLOCK, 0, 2, BLOCK, 2 * BLOCK),
+    (2 * BLOCK + 1, 0, 3, 2 * BLOCK, 2 * BLOCK + 1),
+    (5 * BLOCK, BLOCK + 1, 3, 4 * BLOCK, 5 * BLOCK),
+    (9_999 * BLOCK + 9_998, 1, 10_000, 9_999 * BLOCK, 9_999 * BLOCK + 9_998),  # the most that a store takes
+    (9_999 * BLOCK + 9_999, 1, 5_000, 9_998 * BLOCK, 9_999 * BLOCK + 9_999),
+]
+
+
+@pytest.mark.parametrize(("size", "part_bytes", "count", "first", "end"), PARTS)
+def test_a_file_is_divided_into_parts_of_whole_blocks(size, part_bytes, count, first, end):
+    files = [placement.Member("x", Path("x"), each, (0, 0, 0, 0), None, True) for each in (5, size)]
+    parts = copying.parts_of(files, part_bytes, [1])
+    assert (len(parts), parts[-1].start, parts[-1].stop) == (count, first, end)
+    assert [(part.file, part.number) for part in parts] == [(1, number + 1) for number in range(count)]
+    assert [*chain(*(part.blocks for part in parts))] == [*range(-(-size // BLOCK))]
+    assert all(before.stop == after.start for before, after in pairwise(parts))
 
 
 @pytest.mark.skipif(slowfs.why_not() is not None, reason=f"no FUSE: {slowfs.why_not()}")
@@ -73,23 +151,6 @@ def test_a_folder_that_may_not_be_listed_is_asked_about_each_name(tmp_path):
     source.parent.chmod(0o300)
     assert bound_by_modes(placement.find_output, source) == known
     source.parent.chmod(0o700)
-
-
-def test_an_output_of_every_format_can_be_read_from_its_copy(tmp_path, node):
-    from smallfiles import sources
-    from smallfiles.pack import pack
-
-    for number in range(6):
-        file = tmp_path / "tree" / f"c{number % 2}" / f"{number}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"\xff\xd8\xff" + bytes([number]) * 500 + b"\xff\xd9")
-    for name in ("set.arrow", "set.h5", "set.tars", "set.tar"):
-        pack(sources.load(tmp_path / "tree"), tmp_path / name)
-        with staging.staged(tmp_path / name, node, config=ROOMY) as copy:
-            original, reader = formats.open(tmp_path / name), formats.open(copy.path)
-            assert [bytes(s.data) for s in reader] == [bytes(s.data) for s in original]
-            reader.close()
-            original.close()
 
 
 def test_a_file_without_a_digest_is_copied_and_the_digest_computed_and_said(tmp_path, node):
@@ -147,6 +208,27 @@ def test_a_copy_that_somebody_changed_is_not_reused(change, source, node):
     staging.unstage(kept)
 
 
+NO_RECORDS = (
+    b"",
+    b"\xff",
+    b"[]",
+    b"{}",
+    b'"x"',
+    b'{"boot": 0, "files": []}',
+    b'{"boot": 0, "files": {"x": 1}}',
+)
+
+
+@pytest.mark.parametrize("text", [None, *NO_RECORDS])
+def test_a_damaged_marker_owner_or_lease_is_like_none(text, tmp_path):
+    slot = Slot(tmp_path, "key")
+    slot.begin()
+    (slot.home / "owner.json").unlink()
+    for file in (slot.marker, slot.home / "owner.json", slot.leases / "a.json") if text is not None else ():
+        file.write_bytes(text.replace(b"0", json.dumps(processes.boot()).encode()))
+    assert (slot.facts(), slot.owner(), slot.holders()) == (None, None, [])
+
+
 def test_half_a_copy_is_open_to_nobody_else(source, node, monkeypatch):
     seen, create = set(), copying.create
 
@@ -187,17 +269,14 @@ def test_a_folder_of_shards_is_copied_with_what_lies_beside_it(tmp_path, node):
     folder = shards(tmp_path / "train.tars")
     (tmp_path / "train.tars.faults.json").write_text("{}")
     with staging.staged(folder, node, config=ROOMY) as copy:
-        assert names(copy.path) == names(folder)
         assert (copy.path.parent / "train.tars.faults.json").exists()
 
 
 def test_what_cannot_be_staged_is_a_sentence(tmp_path, node):
-    tree = tmp_path / "tree"
-    for number in range(120):
-        (tree / f"{number}.jpg").parent.mkdir(exist_ok=True)
-        (tree / f"{number}.jpg").write_bytes(b"x" * 50)
-    with pytest.raises(UsageError, match="Pack it first"):
-        staging.stage(tree, node)
+    (tmp_path / "x.jpg").touch()
+    for missing in (tmp_path / "gone.arrow", tmp_path / "x.jpg" / "below"):
+        with pytest.raises(SourceError, match=rf"{missing.name} cannot be read \(No such file"):
+            staging.stage(missing, node)
     (tmp_path / "deep" / "class").mkdir(parents=True)
     with pytest.raises(UsageError, match="Pack it first"):
         staging.stage(tmp_path / "deep", node)

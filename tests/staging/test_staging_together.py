@@ -160,6 +160,8 @@ def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(source, node
 
     def work():
         copy = staging.stage(source, node, config=ROOMY)
+        other = staging.stage(packed(tmp_path / "val.arrow", 9), node, config=ROOMY)
+        staging.unstage(other.path)  # which takes the clean-up of the first away from nobody
         if os.fork() == 0:
             with copy.path.open("rb") as file:
                 data = file.read(MIB)

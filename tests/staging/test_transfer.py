@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -25,13 +26,17 @@ def same(source, copy):
 @pytest.mark.parametrize("folder", [False, True])
 def test_a_copy_is_published_whole_with_what_lies_beside_it(folder, tmp_path):
     source = shards(tmp_path / "a" / "x.tars") if folder else packed(tmp_path / "a" / "x.arrow")
+    began = time.perf_counter()
     copy = staging.stage_to(source, tmp_path / "new" / "scratch")
+    assert 0 < copy.seconds < time.perf_counter() - began and copy.files == len(names(source.parent)) - folder
+    assert copy.rate == pytest.approx(copy.bytes / copy.seconds)
     assert copy.path == tmp_path / "new" / "scratch" / source.name and copy.verified and not copy.reused
     assert same(source, copy.path)
     assert names(copy.path.parent) == names(source.parent)  # nothing else is left
     assert copy.path.stat().st_mode & 0o077 == source.stat().st_mode & 0o077  # as the umask says
     again = staging.stage_to(source, tmp_path / "new" / "scratch")
-    assert again.reused and again.rate == 0 and "there already" in again.notes[0]
+    assert again.reused and not again.verified and again.rate == 0
+    assert "of the same size and digest" in again.notes[0]
 
 
 def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path):
@@ -39,7 +44,8 @@ def test_a_file_without_digest_gets_one_and_is_known_again_by_its_time(tmp_path)
     copy = staging.stage_to(source, tmp_path / "b")
     assert not copy.verified and "not verified against a digest" in copy.notes[0]
     assert digests.ContentDigest.load(digests.sidecar(copy.path)).damaged_blocks(copy.path) == []
-    assert staging.stage_to(source, tmp_path / "b").reused
+    again = staging.stage_to(source, tmp_path / "b")
+    assert again.reused and "of the same size and time" in again.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -146,12 +152,15 @@ def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source, tmp_pat
 
 
 def test_too_little_room_is_told_before_the_first_byte(source, tmp_path, monkeypatch):
-    real = machine.filesystem
-    for lack, word in (({"free_bytes": MIB}, "1.0 MB free"), ({"inodes_free": 5}, "5 inodes free")):
+    real, need = machine.filesystem, staging.placement.find_output(source).bytes
+    for lack, word in (({"free_bytes": need - 1}, "9.4 MB free"), ({"inodes_free": 101}, "101 inodes free")):
         monkeypatch.setattr(machine, "filesystem", lambda path, lack=lack: replace(real(path), **lack))
         with pytest.raises(ResourceError, match=word):
             staging.stage_to(source, tmp_path / "b")
     assert names(tmp_path / "b") == []
+    enough = {"free_bytes": need, "inodes_free": 102}
+    monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), **enough))
+    assert same(source, staging.stage_to(source, tmp_path / "b").path)
 
 
 def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_path, monkeypatch):
