@@ -8,6 +8,7 @@ import pytest
 from golden_sets import PACKS, bytes_of, contents, pack, plant
 
 import smallfiles
+from pysquashfs import SquashFS
 from smallfiles import formats
 from smallfiles.cli import main
 
@@ -54,6 +55,17 @@ def test_a_file_of_an_older_version_has_its_contents(version, name, old_files):
 @pytest.mark.parametrize(("version", "name"), OLD)
 def test_verify_finds_a_file_of_an_older_version_intact(version, name, old_files):
     assert main(["verify", str(old_files / version / name)]) == 0
+
+
+@pytest.mark.parametrize("name", ["zstd.sqfs", "fields.sqfs"])
+def test_an_image_whose_table_was_a_file_of_the_tree_is_packed_again_without_it(name, old_files, tmp_path):
+    old, out = old_files / "0.1.0" / name, tmp_path / "again.sqfs"
+    assert main(["pack", str(old), str(out)]) == 0
+    gone = {*SquashFS(old).paths} ^ {*SquashFS(out).paths}
+    assert ".smallfiles/samples.arrow" in gone and {name.split("/")[0] for name in gone} == {".smallfiles"}
+    with formats.open(old) as before, formats.open(out) as after:
+        assert before.keys().equals(after.keys()) and before.table().equals(after.table())
+        assert all(before.read(row) == after.read(row) for row in range(len(before)))
 
 
 def test_every_format_has_an_older_file():

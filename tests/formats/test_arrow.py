@@ -2,7 +2,6 @@
 
 import os
 import random
-import resource
 
 import contract_sets as sets
 import duckdb
@@ -108,10 +107,7 @@ def test_we_read_a_stream_of_hugging_face_datasets_with_images_as_structs(tmp_pa
     reader = formats.open(path)
     assert [bytes(data) for data in reader.read_many(range(40))] == [data for data, _ in ITEMS]
     assert reader.table(["label"])["label"].to_pylist()[:4] == [0, 1, 0, 1]
-    assert reader.classes == (
-        "crane",
-        "maillot",
-    )
+    assert reader.classes == ("crane", "maillot")
 
 
 @pytest.mark.parametrize(
@@ -154,11 +150,25 @@ def test_batches_are_cut_by_rows_and_by_bytes(out):
     assert sets.facts(formats.open(out)) == sets.facts(samples)
 
 
-def test_opening_asks_one_header_when_no_batch_can_have_been_cut_by_bytes():
-    asked = []
-    cuts = foreign.Cuts(64, 64 << 20, 1 << 20)
-    counts = foreign.row_counts(np.full(20_000, 7 << 20), cuts, lambda some: asked.extend(some) or 17)
-    assert asked == [19_999] and counts.sum() == 19_999 * 64 + 17
+CUTS = foreign.Cuts(64, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "cuts", "asked", "count"),
+    [
+        ([900] * 20_000, CUTS, [19_999], 19_999 * 64 + 1),
+        ([900, 901, 900], CUTS, [1, 2], 64 + 2),  # the second may have been cut by bytes
+        ([901] * 3, foreign.Cuts(1, 1000, 100), [2], 3),
+        ([1] * 4096, None, [*range(4096)], 4096),
+        ([1] * 4097, None, np.linspace(0, 4096, 64).astype(int).tolist(), 4097),
+    ],
+)
+def test_opening_asks_those_headers_alone_that_may_have_another_number_of_rows(bodies, cuts, asked, count):
+    known = []
+    found = foreign.row_counts(
+        np.array(bodies), cuts, lambda some: known.extend(some.tolist()) or np.ones(len(some), np.int64)
+    )
+    assert (found.sum(), known) == (count, asked)
 
 
 def write_uneven(path, rows_of_batch, **more):
@@ -271,20 +281,6 @@ def test_parallel_file_systems_are_read_by_pread(out, monkeypatch):
     assert isinstance(arrow.open(out).read(0).obj, bytes)
 
 
-def test_looking_at_targets_leaves_the_images_on_disk(tmp_path):
-    out = tmp_path / "set.arrow"
-    data = os.urandom(1 << 20)
-    samples = [Given(f"{n}", data, n) for n in range(100)]
-    arrow.write(bare(samples), out, schema=schema_of(samples), options=arrow.Options(rows_per_batch=10))
-    reader = arrow.open(out, access="mmap")
-    assert len(reader) == 100
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    assert [reader.target(n) for n in range(100)] == list(range(100))
-    assert len(reader.keys()) == 100
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert faults < 2000  # all the images would be 25,600 pages
-
-
 def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
     pack(out, rows_per_batch=4)
     table = pa.ipc.open_file(out.read_bytes()).read_all()
@@ -300,6 +296,12 @@ def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"rows":0,"bytes":1,"largest":1}', b'{"rows":"x"}', None])
 def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
     assert foreign.Cuts.loads(text) is None
+
+
+def test_a_rule_of_cutting_is_believed_up_to_as_many_rows_as_a_batch_may_have():
+    for rows, believed in ((0, False), (1, True), (1 << 20, True), ((1 << 20) + 1, False)):
+        found = foreign.Cuts.loads(b'{"rows":%d,"bytes":7,"largest":5}' % rows)
+        assert found == (foreign.Cuts(rows, 7, 5) if believed else None)
 
 
 def rewrite(path):
@@ -426,17 +428,3 @@ def test_a_file_without_its_table_is_looked_up_batch_by_batch(out, access):
     with arrow.open(out, access=access) as reader:
         assert (sets.facts(reader), reader.fields, reader.classes) == expected
         assert reader.info()["batches"] == 10
-
-
-def test_a_sample_of_a_mapped_file_is_announced_when_it_is_first_read(out, monkeypatch):
-    asked = []
-    monkeypatch.setattr(ByteFile, "_advise", lambda file, start, stop: asked.append((start, stop)))
-    pack(out, [Given(f"{n}", bytes(200_000), n) for n in range(5)])
-    reader = arrow.open(out, access="mmap")
-    for expected in (1, 0):
-        asked.clear()
-        start, stop = reader.span(3)[1:]
-        assert len(reader.read(3)) == 200_000
-        of_sample = [(first, last) for first, last in asked if first < stop and start < last]
-        assert len(of_sample) == expected
-        assert all(first <= start < stop <= last <= stop + 65536 for first, last in of_sample)

@@ -13,7 +13,7 @@ from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.fields import as_text, value_table
 from smallfiles.formats import hdf5
-from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.samples import BlobField
 
 COUNT = 9
 ODD_NAN = np.array([0x7FF8_0000_0000_0123], np.int64).view(np.float64)[0]
@@ -243,9 +243,3 @@ def test_fields_in_another_file_are_refused(out, tmp_path):
         file["train/fields/age/data"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
     with pytest.raises(FormatError, match="any file of this machine"):
         len(formats.open(out))
-
-
-def test_a_set_of_one_image_and_one_label_has_no_group_of_fields(tmp_path):
-    hdf5.write([Sample("a", (b"x",), 0)], tmp_path / "x.h5", schema=Schema(1, 1, 1))
-    with h5py.File(tmp_path / "x.h5") as file:
-        assert set(file["train"]) == {"data", "offsets", "labels", "key_data", "key_offsets"}

@@ -11,7 +11,7 @@ from given import Given, bare, of_reader, schema_of
 
 from smallfiles import formats, sources
 from smallfiles.errors import DamagedFileError, FormatError, PackError, SmallfilesError
-from smallfiles.fields import as_text, further_fields, further_files, value_table
+from smallfiles.fields import as_text, further_files, value_table
 from smallfiles.formats import embedded
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
@@ -189,25 +189,6 @@ def test_further_plain_files_that_are_cut_off_or_misnamed_are_refused(tmp_path):
     (out / "manifest.depth.json").rename(out / "manifest.mask.json")
     with pytest.raises(DamagedFileError, match=r"its paths are not those in manifest\.json"):
         formats.open(out).blob("mask").read(1)
-
-
-def test_a_set_of_one_file_and_a_label_is_written_as_before(layout, tmp_path):
-    samples = [sample._replace(blobs=(), row=-1) for sample in SAMPLES]
-    name, options = LAYOUTS[layout]
-    module = formats.get(formats.name_of(tmp_path / name))
-    module.write(bare(samples), tmp_path / name, schema=schema_of(samples), options=module.Options(**options))
-    if layout == "files":
-        assert [p.name for p in sorted(tmp_path.glob("x.files/manifest*"))] == [
-            "manifest.json",
-            "manifest.json.digest.json",
-        ]
-    else:
-        places = ["bytes", "start"] if layout == "raw" else ["bytes"]
-        table = pa.ipc.open_file(sets.table_of_squashfs(tmp_path / name))
-        assert table.schema.names == ["key", "label", *places]
-    with formats.open(tmp_path / name) as reader:
-        assert not further_fields(reader.fields)
-        assert "fields" not in reader.info()["provenance"]
 
 
 def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):

@@ -40,10 +40,7 @@ VALUES = value_table(
         "words": [["nan"], [], None, ["é", None], [""], ["x"]],
     }
 )
-VARIANTS = {
-    "x.tar": tar.Options(),
-    "x.tars": tar.Options(max_count=2),
-}
+VARIANTS = {"x.tar": tar.Options(), "x.tars": tar.Options(max_count=2)}
 
 
 def samples(target="label", *, metas=True):
@@ -107,18 +104,6 @@ def test_all_fields_come_back_bit_by_bit_with_and_without_the_index(tmp_path, na
     assert reader.info()["bytes"] == sum(every)
 
 
-def test_more_shards_than_are_kept_open_give_a_field_too(tmp_path):
-    few = [Given(f"{n}.jpg", b"x", 0, None, (b"%d" % n,)) for n in range(150)]
-    path = write(tmp_path / "x.tars", few, tar.Options(max_count=1), blobs=BLOBS[:1], values=None)
-    mask = tar.open(path).blob("mask")
-    assert [bytes(data) for data in mask.read_many(range(149, -1, -1))] == [
-        b"%d" % n for n in range(149, -1, -1)
-    ]
-    both = tar.open(path).read_fields(range(149, -1, -1), ["mask", ""])
-    assert [bytes(data) for data in both[0]] == [b"%d" % n for n in range(149, -1, -1)]
-    assert [bytes(data) for data in both[1]] == [b"x"] * 150
-
-
 @pytest.mark.parametrize("name", ["x.tar", "x.tars"])
 def test_the_files_of_a_sample_are_announced_together_before_any_is_read(tmp_path, monkeypatch, name):
     some = list(samples())
@@ -178,22 +163,6 @@ def test_webdataset_and_tar_see_members_named_by_their_fields(tmp_path, need_too
     assert json.loads(found[0]["json"])["boxes"] == [["nan"], []]
     done = subprocess.run([need_tool("tar", "tar"), "-tf", path], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[:5] == ["a.jpg", "a.mask.png", "a.png", "a.Depth-1.npy", "a.cls"]
-
-
-def test_masks_that_shardwriter_wrote_are_a_field(tmp_path):
-    with wds.ShardWriter(str(tmp_path / "x-%06d.tar"), maxcount=2, verbose=0) as writer:
-        for n in range(5):
-            writer.write(
-                {"__key__": f"s{n}", "jpg": b"x%d" % n, "mask.png": b"m%d" % n, "json": {"n": n}, "cls": n}
-            )
-    with pytest.warns(
-        UserWarning, match=r"further files of each sample: s0\.mask\.png as mask, beside s0\.jpg"
-    ):
-        reader = tar.open(tmp_path)
-        assert further_files(reader.fields) == {"mask": ".png"}
-    assert [bytes(reader.blob("mask").read(n)) for n in range(5)] == [b"m%d" % n for n in range(5)]
-    assert [(s.target, s.meta) for s in of_reader(reader)] == [(n, {"n": n}) for n in range(5)]
-    assert sets.further(reader).column_names == []
 
 
 def put(path, members):
@@ -302,17 +271,6 @@ def test_a_shard_of_ours_loses_no_field_that_shards_of_others_lack(tmp_path):
     )
     with pytest.raises(FormatError, match=r"different fields: label .* and label .*mask \(\.png\)"):
         len(tar.open(tmp_path / "in"))
-
-
-def test_samples_in_any_order_get_their_own_values(tmp_path):
-    some = [Given(f"{n}.jpg", b"x", n, {"n": n}, (), n) for n in range(6)]
-    order = (3, 2, 0, 1, 5, 4)
-    made = [*bare(some)]
-    schema = schema_of(some, values=VALUES)
-    path = tar.write([made[row] for row in order], tmp_path / "x.tar", schema=schema).path
-    drop_indexes(path)
-    assert [s.meta for s in of_reader(tar.open(path))] == [{"n": row} for row in order]
-    assert sets.further(tar.open(path))["count"].equals(VALUES["count"].take([*order]))
 
 
 def test_a_set_without_samples_keeps_its_fields_without_the_index_too(tmp_path):

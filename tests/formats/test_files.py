@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 from given import Given, bare, schema_of
@@ -61,14 +62,20 @@ def test_nothing_is_written_outside_of_the_folder(out, key):
     assert [p.name for p in out.parent.iterdir()] == ["set.files"] and not [*out.iterdir()]
 
 
-@pytest.mark.parametrize("content", [b"", b"tw", b"two!", None])
-def test_a_file_of_another_size_and_a_missing_one_are_refused_by_name(out, content):
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"", "0 of 3"), (b"tw", "2 of 3"), (b"two!", "more than 3 of 3"), (None, "No such file")],
+)
+def test_a_file_of_another_size_and_a_missing_one_are_refused_by_name(out, content, told, monkeypatch):
     pack(out)
     (out / "a/b/2.jpg").unlink()
     if content is not None:
         (out / "a/b/2.jpg").write_bytes(content)
-    with pytest.raises(DamagedFileError, match=r"a/b/2\.jpg" if content is not None else "No such file"):
-        formats.open(out).read(1)
+    reader, read = formats.open(out), os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 2)))  # and goes on
+    with pytest.raises(DamagedFileError, match=rf"a/b/2\.jpg is damaged: .*{told}"):
+        reader.read(1)
+    assert reader.read(2) == b"three"
 
 
 def test_a_folder_without_a_manifest_and_a_damaged_manifest_are_refused(out):

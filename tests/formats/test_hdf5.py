@@ -165,13 +165,6 @@ def test_objects_that_differ_in_the_order_of_their_names_give_equal_bytes(tmp_pa
     assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "y.h5").read_bytes()
 
 
-def test_neighbours_are_announced_in_one_call(out, monkeypatch):
-    reader, asked = formats.open(pack(out)), []
-    monkeypatch.setattr(ByteFile, "prefetch", lambda file, *place: asked.append(place))
-    reader.read_many(range(4, -1, -1))
-    assert asked == [(reader.span(0)[1], reader.span(4)[2])]
-
-
 def test_index_columns_may_be_chunked(out):
     with h5py.File(out, "w") as file:
         file.create_dataset("set/data", data=np.zeros(2000, np.uint8))

@@ -19,6 +19,7 @@ from smallfiles.formats import squashfs
 from smallfiles.pack import verify
 
 LAYOUTS = [v for v in sets.VARIANTS if v.format == "squashfs"]
+LAYOUTS += [sets.Variant("raw, fragments", "squashfs", ".sqfs", (("fragments", True),))]
 PHOTOS = [
     Given(f"c{i % 3}/photo {i}.v{i % 2}.JPEG", random.Random(i).randbytes(977 * i), i % 3) for i in range(40)
 ]
@@ -101,7 +102,8 @@ def test_tools_unpack_the_tree_and_an_older_record_survives_when_it_is_packed_ag
     tree = unsquash(image, tmp_path / "tree")
     (tmp_path / "ng").mkdir()
     run(need_tool("rdsquashfs", "squashfs-tools-ng"), "-q", "-u", "/", "-p", tmp_path / "ng", image)
-    for folder in (tree, tmp_path / "ng"):
+    run(need_tool("7z", "p7zip-full"), "x", "-bd", f"-o{tmp_path / '7z'}", image)
+    for folder in (tree, tmp_path / "ng", tmp_path / "7z"):
         assert tree_of(folder) == {s.key: bytes(s.data) for s in samples}
     sets.plant_old_record(image, tree)
     with formats.open(squash(tree, tmp_path / "again.sqfs", "-noD", "-noF")) as reader:

@@ -163,6 +163,12 @@ MEMBERS = {  # of one tar: what they are, and what both ways tell
         [("c/1.jpg", "x"), ("c/1.png", "m"), *((f"d/{n}.jpg", "y") for n in range(9))],
         {"c/1.jpg": 0, "c/1.png": 0, **{f"d/{n}.jpg": 1 for n in range(9)}},
     ),
+    "nearly half of the names come in two kinds": (
+        [(f"c/{n}.{kind}", "x") for n in (1, 2) for kind in ("jpg", "png")]
+        + [(f"d/{n}.jpg", "y") for n in (1, 2, 3)],
+        {f"c/{n}.{kind}": 0 for n in (1, 2) for kind in ("jpg", "png")}
+        | {f"d/{n}.jpg": 1 for n in (1, 2, 3)},
+    ),
     "counted names in class folders": (
         [("c/IMG.1.jpg", "x"), ("c/IMG.2.jpg", "x"), ("d/IMG.1.jpg", "x"), ("d/IMG.2.jpg", "x")],
         {"c/IMG.1.jpg": 0, "c/IMG.2.jpg": 0, "d/IMG.1.jpg": 1, "d/IMG.2.jpg": 1},
