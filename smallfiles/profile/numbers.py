@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from smallfiles import machine
-from smallfiles.profile.hooks.watch import COUNT, STEP
+from smallfiles.profile.hooks.watch import STEP
 
 Numbers: TypeAlias = dict[str, Any]
 """The numbers of one rank by name; one that could not be measured is None."""
@@ -39,10 +38,9 @@ def ranks_in(folder: Path) -> list[Numbers]:
     workers = defaultdict[Any, list[dict[str, Any]]](list)
     for each in written:
         if each.get("role") == "worker":  # of the program that its parent was then: `exec` begins another
-            began = [rank["began"] for rank in ranks if rank["pid"] == each["parent"]]
-            workers[each["parent"], max((one for one in began if one <= each["born"]), default=0)].append(
-                each
-            )
+            parents = (rank for rank in ranks if rank["pid"] == each["parent"])
+            began = max((rank["began"] for rank in parents if rank["began"] <= each["born"]), default=0)
+            workers[each["parent"], began].append(each)
     longest = {each["pid"]: each for each in sorted(ranks, key=lambda each: len(each["steps"]))}
     found = [numbers(each, workers[each["pid"], each["began"]]) for each in longest.values()]
     return sorted(found, key=lambda each: int(each["rank"] or 0))
@@ -54,18 +52,17 @@ def others_in(folder: Path) -> list[Numbers]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the record of a process, and add the steps that only the journal of a killed one has."""
+    """Return the record of a process, with its steps."""
     try:
         record = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
-    with suppress(OSError, struct.error, KeyError):
-        journal = path.with_suffix(".steps").read_bytes()
-        (count,) = COUNT.unpack_from(journal)
-        rows = STEP.iter_unpack(journal[COUNT.size : COUNT.size + count * STEP.size])
-        steps = [[asked, got, int(epoch), int(kind), queued] for asked, got, epoch, kind, queued in rows]
-        record["steps"] += [each for each in steps[len(record["steps"]) :] if each[2] < len(record["epochs"])]
-    return record
+    steps: list[Any] = []
+    with suppress(OSError):
+        data = path.with_suffix(".steps").read_bytes()
+        steps = list(STEP.iter_unpack(data[: len(data) // STEP.size * STEP.size]))
+    # Those of an epoch that began after the record was written, and the room for later ones, do not count.
+    return record | {"steps": [each for each in steps if each[1] and each[2] < len(record["epochs"])]}
 
 
 def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
@@ -122,7 +119,7 @@ _KEPT += ("batch_bytes", "batch_samples")
 def _times(rank: dict[str, Any]) -> Numbers:
     """Waiting, computing, first batches, headroom."""
     epochs = rank["epochs"]
-    steps = np.array(rank["steps"] or np.empty((0, 5)), dtype=float).reshape(-1, 5)
+    steps = np.array(rank["steps"], dtype=float).reshape(-1, 5)
     asked, got, epoch, kind, queued = steps.T
     same = np.append(epoch[1:] == epoch[:-1], False)
     wait = np.maximum(0.0, got - asked - queued * bool(rank["workers"]))
@@ -135,10 +132,12 @@ def _times(rank: dict[str, Any]) -> Numbers:
     batch = rank.get("batch_samples") or 0
     period_s = float(period[steady].mean()) if enough else None
     waiting = float(wait[steady].sum() / period[steady].sum()) if enough else None
+    # The first and the last step of an epoch do not count.
+    needed = int(_LEAST_STEPS + max(len(steps) - steady.sum(), 2 * max(1, first.sum())))
     found: Numbers = {
         "seconds": rank["seconds"] - rank["paused_s"],
         "steps": len(steps),
-        "steps_needed": None if steady.sum() >= _LEAST_STEPS else _needed(len(steps), steady, first),
+        "steps_needed": None if steady.sum() >= _LEAST_STEPS else needed,
         "epochs": len({each["number"] for each in epochs}),
         "epoch_steps": max((each["of"] or 0 for each in epochs), default=0) or None,
         "first_batch_s": float(wait[0]) + epochs[0]["init_s"] if len(steps) else None,
@@ -153,24 +152,17 @@ def _times(rank: dict[str, Any]) -> Numbers:
     }
     if rank.get("gpu") and rank.get("gpu_idle_s") is not None and waiting is not None:
         found["waiting"] = min(1.0, rank["gpu_idle_s"] / max(rank["all_s"], 1e-9))
+    headroom, by = None, rank.get("failed") or rank.get("no_headroom") or "an epoch has too few steps"
     if found["free_s"]:
-        # Medians, because the training itself may pause now and then, for a checkpoint or a validation.
-        beside = float(np.median((period - wait)[steady]) - np.median(period[free])) if period_s else 0.0
-        lost = found["waiting"] + max(0.0, beside) / period_s if period_s else None
-        headroom = None if lost is None else 1 / (1 - min(0.99, lost))
-        found |= {"headroom": headroom, "headroom_by": "measured"}
+        by = "measured"
+        if period_s:
+            # Medians, because the training itself may pause now and then, for a checkpoint or a validation.
+            beside = float(np.median((period - wait)[steady]) - np.median(period[free]))
+            headroom = 1 / (1 - min(0.99, found["waiting"] + max(0.0, beside) / period_s))
     elif enough and not rank["workers"] and not rank.get("gpu"):
-        headroom = period_s / found["compute_s"] if found["compute_s"] else None
-        found |= {"headroom": headroom, "headroom_by": "subtracted"}
-    else:
-        why = rank.get("failed") or rank.get("no_headroom") or "an epoch has too few steps"
-        found |= {"headroom": None, "headroom_by": why}
+        headroom, by = period_s / found["compute_s"] if found["compute_s"] else None, "subtracted"
+    found |= {"headroom": headroom, "headroom_by": by}
     return found | _epochs(rank, got, wait, period, steady, first, epoch)
-
-
-def _needed(steps: int, steady: Any, first: Any) -> int:
-    """Return how many steps a verdict needs. The first and last step of an epoch do not count."""
-    return int(_LEAST_STEPS + max(steps - steady.sum(), 2 * max(1, first.sum())))
 
 
 def _epochs(

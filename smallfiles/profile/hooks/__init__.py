@@ -29,47 +29,46 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from . import loaders, moments, received, watch
 
+Around: TypeAlias = str | Callable[..., Any]
+"""What gets a method or function as its first argument, and calls it; a name is a method of the recorder."""
 AUDITS = received.KEY in os.environ
 """Whether this is the audit, and not the profile."""
 
 
-def _patch_torch(module: Any) -> None:
-    """Watch the parts of a DataLoader."""
-    for fetcher in (module._utils.fetch._MapDatasetFetcher, module._utils.fetch._IterableDatasetFetcher):
-        if AUDITS:
-            _after(fetcher, "__init__", lambda self, *more: received.current.begin_fetcher(self))
-        _wrap(fetcher, "fetch", "fetched")
-    _wrap(module._BaseDataLoaderIter, "__next__", "next")
-    _patch_workers(module._MultiProcessingDataLoaderIter, module._utils.worker)
+def _wrap(module: Any, place: str, around: Around) -> None:
+    """Call a method or function of a module through `around`."""
+    *owners, name = place.split(".")
+    owner = functools.reduce(getattr, owners, module)
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        call = getattr(watch.current, around) if isinstance(around, str) else around
+        return call(functools.partial(original, **more) if more else original, *words)
+
+    setattr(owner, name, wrapped)
 
 
-def _patch_stateful(module: Any) -> None:
-    """Patch StatefulDataLoader, which has its own workers and the fetchers of PyTorch."""
-    worker = sys.modules[module._worker_loop.__module__]
-    _wrap(module._StatefulBaseDataLoaderIter, "__next__", "next")
-    _patch_workers(module._StatefulMultiProcessingDataLoaderIter, worker)
-    module._worker_loop = worker._worker_loop
+def _after(work: Callable[..., Any]) -> Around:
+    """Return what calls `work` with the arguments of a method or function after it."""
 
+    def around(original: Callable[..., Any], *words: Any) -> Any:
+        result = original(*words)
+        watch.current.attempt(work, *words)
+        return result
 
-def _patch_workers(several: Any, worker: Any) -> None:
-    """Watch each worker, and how long their start takes."""
-    _wrap(worker, "_worker_loop", _work)
-    if AUDITS:
-        _after(several, "_reset", _resets)
-        _wrap(several, "_process_data", "processed")
-    else:
-        _wrap(several, "__init__", _start)
+    return around
 
 
 def _work(loop: Callable[..., Any], *words: Any) -> Any:
     from multiprocessing import parent_process
 
     if AUDITS:
-        received.current.worker = True
+        watch.current.worker = True
         return loop(*words)
     parent = parent_process()
     watch.begin("worker").facts["parent"] = parent.pid if parent else os.getppid()
@@ -80,33 +79,10 @@ def _work(loop: Callable[..., Any], *words: Any) -> Any:
 
 
 def _start(init: Callable[..., Any], iterator: Any, *words: Any) -> None:
+    """Measure how long the start of the workers takes."""
     began = time.perf_counter()
     init(iterator, *words)
     iterator._smallfiles_init_s = time.perf_counter() - began
-
-
-def _wrap(kind: Any, name: str, around: str | Callable[..., Any]) -> None:
-    """Call a method or function through `around`, which gets it first; a name is a method of the recorder."""
-    original = getattr(kind, name)
-
-    @functools.wraps(original)
-    def wrapped(*words: Any, **more: Any) -> Any:
-        recorder = received.current if AUDITS else watch.current
-        call = getattr(recorder, around) if isinstance(around, str) else around
-        return call(functools.partial(original, **more) if more else original, *words)
-
-    setattr(kind, name, wrapped)
-
-
-def _after(kind: Any, name: str, work: Callable[..., Any]) -> None:
-    """Call `work` with the arguments of a method or function after it."""
-
-    def around(original: Callable[..., Any], *words: Any) -> Any:
-        result = original(*words)
-        received.current.attempt(work, *words)
-        return result
-
-    _wrap(kind, name, around)
 
 
 def _resets(iterator: Any, *more: Any) -> None:
@@ -122,25 +98,20 @@ def _invoke(invoke: Callable[..., Any], pipeline: Any, step: Any, *words: Any) -
 
 def _noting_keys(samples: Iterator[Any], step: tuple[int, int]) -> Iterator[Any]:
     for sample in samples:
-        if received.current.fetching and isinstance(sample, dict) and isinstance(sample.get("__key__"), str):
-            received.current.attempt(_note_key, received.key_in(sample)[0], step)
+        if watch.current.fetching and isinstance(sample, dict) and isinstance(sample.get("__key__"), str):
+            watch.current.attempt(watch.current.note_key, received.key_in(sample)[0], step)
         yield sample
-
-
-def _note_key(key: str, step: tuple[int, int]) -> None:
-    order = received.current.steps.setdefault(step, len(received.current.steps))
-    received.current.windows[order].append((received.NAME, received.current.identity(key)))
 
 
 def _saves(value: Any = None, *more: Any) -> None:
     if not type(value).__name__.endswith("Storage"):  # which is a tensor that is pickled
-        received.current.log(received.SAVED, 0, 0, 0)
+        watch.current.log(received.SAVED, 0, 0, 0)
 
 
 def _note(dataset: Any, at: Any) -> None:
     """Note an index, which LitData wraps."""
-    if received.current.fetching and not isinstance(at, slice):
-        received.current.windows[0].append((received.INDEX, int(getattr(at, "index", at))))
+    if watch.current.fetching and not isinstance(at, slice):
+        watch.current.windows[0].append((received.INDEX, int(getattr(at, "index", at))))
 
 
 def _deliver(deliver: Callable[..., Any], loader: Any, *words: Any) -> Iterator[Any]:
@@ -148,7 +119,7 @@ def _deliver(deliver: Callable[..., Any], loader: Any, *words: Any) -> Iterator[
     more = {"shuffles": bool(plan.shuffle), "batch": plan.batch, "workers": loader.num_workers, "site": ""}
     drawn = plan.epoch_samples if plan.parts else None
     about = loaders.whole_facts("smallfiles.make_loader", **more, drawn=drawn)
-    return received.current.whole(about, deliver(loader, *words), lambda batch: batch["index"])
+    return watch.current.whole(about, deliver(loader, *words), lambda batch: batch["index"])
 
 
 def _begin_grain(begin: Callable[..., Any], output: Any) -> Any:
@@ -156,8 +127,8 @@ def _begin_grain(begin: Callable[..., Any], output: Any) -> Any:
     iterator, frame = begin(output), cast(Any, sys._getframe())
     while frame.f_code.co_filename.endswith("dataset/dataset.py") or frame.f_globals["__name__"] == __name__:
         frame = frame.f_back
-    if "grain/_src/python/dataset/" not in frame.f_code.co_filename and not received.current.fetching:
-        received.current.attempt(_watch_grain, iterator, output)
+    if "grain/_src/python/dataset/" not in frame.f_code.co_filename and not watch.current.fetching:
+        watch.current.attempt(_watch_grain, iterator, output)
     return iterator
 
 
@@ -166,38 +137,48 @@ def _watch_grain(iterator: Any, output: Any) -> None:
 
     def moved(self: Any, state: Any) -> None:
         kind.set_state(self, state)
-        received.current.attempt(recorder.move, self)
+        watch.current.attempt(recorder.move, self)
 
     more = {"__next__": lambda self: recorder.next(kind.__next__, self), "set_state": moved}
     iterator.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **more})
 
 
-def _patch_nodes(module: Any) -> None:
-    """Watch each node of a pipeline of torchdata."""
-    _wrap(module.BaseNode, "__next__", received.next_item)
-    _after(module.BaseNode, "reset", received.Node)
-
-
-_PATCHES: dict[str, Callable[[Any], None]] = {
-    "torch.utils.data.dataloader": _patch_torch,
-    "torchdata.stateful_dataloader.stateful_dataloader": _patch_stateful,
+_TORCH, _STATEFUL = "torch.utils.data.", "torchdata.stateful_dataloader."
+_SEVERAL = f"{_STATEFUL}stateful_dataloader:_StatefulMultiProcessingDataLoaderIter"
+_begin_fetcher = _after(lambda fetcher, *more: watch.current.begin_fetcher(fetcher))
+_PLACES: dict[str, Around] = {
+    f"{_TORCH}_utils.fetch:_MapDatasetFetcher.fetch": "fetched",
+    f"{_TORCH}_utils.fetch:_IterableDatasetFetcher.fetch": "fetched",
+    f"{_TORCH}_utils.worker:_worker_loop": _work,
+    f"{_TORCH}dataloader:_BaseDataLoaderIter.__next__": "next",
+    f"{_STATEFUL}worker:_worker_loop": _work,
+    f"{_STATEFUL}stateful_dataloader:_StatefulBaseDataLoaderIter.__next__": "next",
 }
-_PATCHES |= (
-    {
-        "torch.serialization": lambda module: _after(module, "save", _saves),
-        "accelerate.data_loader": lambda module: _wrap(module.DataLoaderShard, "__iter__", "shell"),
-        "webdataset.pipeline": lambda module: _wrap(module.DataPipeline, "invoke", _invoke),
-        "streaming.base.dataset": lambda module: _after(module.StreamingDataset, "__getitem__", _note),
-        "litdata.streaming.dataset": lambda module: _after(module.StreamingDataset, "__getitem__", _note),
-        "torchdata.nodes.base_node": _patch_nodes,
-        "grain._src.python.dataset.dataset": lambda module: _wrap(
-            module._OutputIterDataset, "__iter__", _begin_grain
-        ),
-        "smallfiles.loading.loader": lambda module: _wrap(module.Loader, "_deliver", _deliver),
+"""Where the hooks are in the loaders, as `module:name`, and what is called there."""
+if AUDITS:
+    _PLACES |= {
+        f"{_TORCH}_utils.fetch:_MapDatasetFetcher.__init__": _begin_fetcher,
+        f"{_TORCH}_utils.fetch:_IterableDatasetFetcher.__init__": _begin_fetcher,
+        f"{_TORCH}dataloader:_MultiProcessingDataLoaderIter._reset": _after(_resets),
+        f"{_TORCH}dataloader:_MultiProcessingDataLoaderIter._process_data": "processed",
+        f"{_SEVERAL}._reset": _after(_resets),
+        f"{_SEVERAL}._process_data": "processed",
+        "torch.serialization:save": _after(_saves),
+        "accelerate.data_loader:DataLoaderShard.__iter__": "shell",
+        "webdataset.pipeline:DataPipeline.invoke": _invoke,
+        "streaming.base.dataset:StreamingDataset.__getitem__": _after(_note),
+        "litdata.streaming.dataset:StreamingDataset.__getitem__": _after(_note),
+        "torchdata.nodes.base_node:BaseNode.__next__": received.next_item,
+        "torchdata.nodes.base_node:BaseNode.reset": _after(received.Node),
+        "grain._src.python.dataset.dataset:_OutputIterDataset.__iter__": _begin_grain,
+        "smallfiles.loading.loader:Loader._deliver": _deliver,
     }
-    if AUDITS
-    else {"nvidia.dali.plugin.pytorch": lambda module: _wrap(module.DALIGenericIterator, "__next__", "next")}
-)
+else:
+    _PLACES |= {
+        f"{_TORCH}dataloader:_MultiProcessingDataLoaderIter.__init__": _start,
+        f"{_SEVERAL}.__init__": _start,
+        "nvidia.dali.plugin.pytorch:DALIGenericIterator.__next__": "next",
+    }
 
 
 class _Finder:
@@ -205,16 +186,17 @@ class _Finder:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        patch = _PATCHES.pop(name, None)
-        spec = importlib.util.find_spec(name) if patch else None
-        if patch is None or spec is None or spec.loader is None:
+        places = {place: _PLACES.pop(place) for place in [*_PLACES] if place.startswith(f"{name}:")}
+        spec = importlib.util.find_spec(name) if places else None
+        if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)
             try:
-                patch(module)
+                for place, around in places.items():
+                    _wrap(module, place.partition(":")[2], around)
             except Exception as error:  # another version: the program runs, and the report says it
                 watch.current.facts["unpatched"] = f"{name}: {type(error).__name__} {error}"
 
@@ -226,8 +208,6 @@ def _audit(event: str, words: Any) -> None:
     try:  # what an audit hook raises fails the open; at the end of Python even our imports are gone
         if event == "open":
             watch.current.opened(*words)
-            if AUDITS:
-                received.current.opened(words[0], words[2])
     except Exception as error:
         if moments.from_handler(error):
             raise
@@ -239,10 +219,10 @@ def install() -> None:
     own = sys.modules.pop("sitecustomize")
     try:
         if os.path.isdir(watch.folder):
+            watch.current = received.Recorder() if AUDITS else watch.current
             sys.addaudithook(_audit)
             sys.meta_path.insert(0, _Finder)
             os.register_at_fork(before=lambda: watch.current.stop_looking(), after_in_child=watch.begin_again)
-            os.register_at_fork(after_in_child=received.begin_again)
             atexit.register(lambda: watch.current.write())
             watch.current.write()  # so that it is known, however the process ends
         importlib.import_module("sitecustomize")  # the site's

@@ -83,13 +83,10 @@ def from_handler(error: BaseException) -> bool:
         function = getattr(each, "func", each)  # of a partial
         call = getattr(type(function), "__call__", None)  # noqa: B004 - of an object, its code is wanted
         codes.add(getattr(function, "__code__", None) or getattr(call, "__code__", None))
-    codes.discard(None)
     trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return True
+    while trace is not None and trace.tb_frame.f_code not in codes:
         trace = trace.tb_next
-    return False
+    return trace is not None
 
 
 def guarded(fail: Callable[[str], object], work: Callable[..., Any], *words: Any) -> Any:

@@ -20,13 +20,12 @@ import os
 import struct
 import sys
 import threading
-import time
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeAlias, cast
 
-from . import moments, watch
+from . import watch
 from .loaders import digest, grain_facts, grain_places, grain_positions, loader_facts, node_before, node_facts
 
 KEY = "SMALLFILES_AUDIT_KEY"
@@ -84,39 +83,27 @@ def numbers(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-class Recorder:
-    """Write what one process receives. A forked process gets a recorder of its own."""
+class Recorder(watch.Watch):
+    """Write what one process receives."""
 
     def __init__(self) -> None:
-        self.path = f"{watch.folder}/{os.getpid()}-{time.monotonic_ns()}"
-        self.files: dict[str, int] = {}
+        super().__init__()
         self.named = self.passes = self.generation = 0
         self.windows = defaultdict[int, list[tuple[int, int]]](list)
         self.opened_now: list[str] = []
         self.shards: set[str] = set()
-        self.fetching, self.receiving, self.worker, self.arrival = False, 0, False, GOT
-        self.steps: dict[tuple[int, int], int] = {}
+        self.receiving, self.worker, self.arrival = 0, False, GOT
+        self.pipeline: dict[tuple[int, int], int] = {}
         self.latest: dict[str, Any] = {}
         self.lengths: dict[tuple[Any, ...], dict[int | None, int]] = {}
 
-    def write(self, name: str, data: bytes) -> None:
-        """Add to one of the files of this process; the program goes on when the disk is full."""
-        if name not in self.files:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self.files[name] = os.open(f"{self.path}.{name}", flags, 0o600)
-        os.write(self.files[name], data)
-
     def log(self, *values: int) -> None:
         """Write integers."""
-        self.write("log", array("q", values).tobytes())
+        self.add("log", array("q", values).tobytes())
 
     def say(self, **facts: Any) -> None:
         """Write facts as a line of JSON."""
-        self.write("facts", (json.dumps(facts) + "\n").encode())
-
-    def attempt(self, work: Callable[..., Any], *words: Any) -> Any:
-        """Record something. A failure is reported, and never stops the program."""
-        return moments.guarded(self.fail, work, *words)
+        self.add("facts", (json.dumps(facts) + "\n").encode())
 
     def fail(self, text: str) -> None:
         """Say what could not be recorded, unless the disk is full."""
@@ -134,10 +121,16 @@ class Recorder:
     def name(self, number: int, text: bytes) -> None:
         """Write what a sample is called."""
         self.named += len(text) + NAMED.size
-        self.write("names", NAMED.pack(number, len(text)) + text)
+        self.add("names", NAMED.pack(number, len(text)) + text)
 
-    def opened(self, path: Any, flags: Any) -> None:
+    def note_key(self, key: str, step: tuple[int, int]) -> None:
+        """Note a key that passes a step of a pipeline."""
+        order = self.pipeline.setdefault(step, len(self.pipeline))
+        self.windows[order].append((NAME, self.identity(key)))
+
+    def opened(self, path: Any, mode: Any, flags: Any) -> None:
         """Note a file that the program opens for reading."""
+        super().opened(path, mode, flags)
         if (name := watch.name_of(path, flags)) is None:
             return
         name = os.path.abspath(name)
@@ -172,7 +165,7 @@ class Recorder:
         about["items"], about["index"] = [], index
         if self.worker and about["looks"] < 8:
             self.attempt(self.compare_states, fetcher)
-        self.fetching = True
+        self.fetching = 1
         self.opened_now.clear()
         try:
             batch = fetch(fetcher, index)
@@ -181,7 +174,7 @@ class Recorder:
                 self.attempt(self.log, MADE, about["pass"], 0, 0)
             raise
         finally:
-            self.fetching = False
+            self.fetching = 0
         self.attempt(self.made, about["pass"], about["items"] or [])
         return batch
 
@@ -191,7 +184,7 @@ class Recorder:
         for kind, values in found or [(0, [])]:
             words.extend((MADE, number, kind, len(values)))
             words.extend(values)
-        self.write("log", words.tobytes())
+        self.add("log", words.tobytes())
 
     def items(self, fetcher: Any, data: Any) -> Identities:
         """Return the identities of the samples of a batch, by kind."""
@@ -335,8 +328,8 @@ class Node:
         if name == "SamplerWrapper" and isinstance(item, int):
             return INDEX, [item]
         if before is None:
-            keys = [current.identity(key) for key in key_in(item)]
-            return (NAME, keys) if keys else (CONTENT, [current.content_of(item)])
+            keys = [watch.current.identity(key) for key in key_in(item)]
+            return (NAME, keys) if keys else (CONTENT, [watch.current.content_of(item)])
         out: deque[tuple[int, list[int]]] = before._smallfiles_node.out
         while self.skipped:  # a node that resumes asks for what it had handed out since its last snapshot
             self.skipped -= bool(out.popleft())
@@ -354,7 +347,7 @@ class Node:
         before = node_before(self.node)
         if isinstance(error, StopIteration):
             if is_last and self.number:
-                current.log(ENDED, self.number, 0, 0)
+                watch.current.log(ENDED, self.number, 0, 0)
         elif before is not None and (out := before._smallfiles_node.out):
             out.popleft() if getattr(self.node, "num_workers", 0) else out.clear()
 
@@ -365,9 +358,9 @@ class Node:
             self.out.append(found)
             return
         if chosen := os.environ.get(KEY):
-            found = NAME, [current.identity(each) for each in numbers(key_of(chosen, item))]
-        self.number = self.number or current.begin(node_facts(self.node))
-        current.got(self.number, found[1], list, found[0])
+            found = NAME, [watch.current.identity(each) for each in numbers(key_of(chosen, item))]
+        self.number = self.number or watch.current.begin(node_facts(self.node))
+        watch.current.got(self.number, found[1], list, found[0])
 
 
 def next_item(original: Callable[[Any], Any], node: Any) -> Any:
@@ -380,13 +373,13 @@ def next_item(original: Callable[[Any], Any], node: Any) -> Any:
         item = original(node)
     except BaseException as error:
         if about := getattr(node, "_smallfiles_node", None):
-            current.attempt(about.stop, error, is_last)
+            watch.current.attempt(about.stop, error, is_last)
         raise
     finally:
         if is_outer:
             Node.busy.discard(thread)
     if about := getattr(node, "_smallfiles_node", None):
-        current.attempt(about.hand_out, item, is_held, is_last)
+        watch.current.attempt(about.hand_out, item, is_held, is_last)
     return item
 
 
@@ -408,10 +401,10 @@ class Grain:
             batch = original(iterator)
         except StopIteration:
             for number, _ in self.passes.values():
-                current.attempt(current.log, ENDED, number, 0, 0)
+                watch.current.attempt(watch.current.log, ENDED, number, 0, 0)
             raise
         if self.facts:
-            current.attempt(self.received, iterator, batch)
+            watch.current.attempt(self.received, iterator, batch)
         return batch
 
     def move(self, iterator: Any) -> dict[int, list[int]]:
@@ -430,18 +423,18 @@ class Grain:
         """Write which samples a batch has; with a key, they belong to its last epoch."""
         found, kind = self.move(iterator) if self.plan else {}, INDEX
         if chosen := os.environ.get(KEY):
-            keys = [current.identity(each) for each in numbers(key_of(chosen, batch))]
+            keys = [watch.current.identity(each) for each in numbers(key_of(chosen, batch))]
             found, kind = {max(found, default=0): keys}, NAME
         elif not found:
             parts, self.facts = self.facts["parts"], {}
             raise ValueError(f"which samples a pipeline of Grain's {parts} hands out is not known")
         for epoch, values in sorted(found.items()):
             if epoch not in self.passes:
-                self.passes[epoch] = [current.begin(self.facts | {"workers": len(self.done)}), 0]
-            current.got(self.passes[epoch][0], values, list, kind)
+                self.passes[epoch] = [watch.current.begin(self.facts | {"workers": len(self.done)}), 0]
+            watch.current.got(self.passes[epoch][0], values, list, kind)
             self.passes[epoch][1] += 1
             if self.passes[epoch][1] == len(self.done) + 1 and epoch - 1 in self.passes:
-                current.log(ENDED, self.passes[epoch - 1][0], 0, 0)  # no worker is in it any more
+                watch.current.log(ENDED, self.passes[epoch - 1][0], 0, 0)  # no worker is in it any more
 
 
 def ours(dataset: Any) -> bool:
@@ -509,16 +502,3 @@ def random_states(dataset: Any) -> Iterator[tuple[str, int]]:
             queue += [(f"{name}[{n}]", part, depth + 1) for n, part in enumerate(each[:16])]
         elif depth < 3 and not isinstance(each, type) and hasattr(each, "__dict__"):
             queue += [(f"{name}.{key}", part, depth + 1) for key, part in list(vars(each).items())[:32]]
-
-
-current = Recorder()
-"""The recorder of this process."""
-
-
-def begin_again() -> None:
-    """Begin anew in a forked child, which must not write into its parent's files."""
-    global current
-    for file in current.files.values():
-        with contextlib.suppress(OSError):
-            os.close(file)
-    current = Recorder()

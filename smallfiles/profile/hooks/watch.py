@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -25,10 +26,10 @@ folder, _seconds = os.environ.get(FOLDER, ""), float(os.environ.get(SECONDS, "in
 _program_began = time.time()  # of this one: `exec` begins another in the same process
 _STEPS = 20_000
 STEP = struct.Struct("=5d")
-"""A step in the journal: asked, got, epoch, kind, queued; behind the number of steps, an int64."""
-COUNT = struct.Struct("=q")
+"""A step in its file: asked, got, epoch, kind, queued."""
 _AHEAD, _AHEAD_BYTES, _AHEAD_S = 16, 1 << 30, 20.0
 _PATHS = 512
+_WRITTEN = ("role", "born", "paused_s", "epochs", "looks", "fetch", "opens", "every")
 _FREE, _RECOVERING = 1, 2
 SYSTEM = (
     *("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/", "/usr/lib"),
@@ -67,10 +68,10 @@ class Watch:
     def __init__(self, role: str = "other") -> None:
         self.role, self.began, self.done = role, time.perf_counter(), False
         self.born, self.path = time.time(), f"{folder}/{os.getpid()}-{time.monotonic_ns()}"
-        self.journal: Any = None
+        self.files: dict[str, int] = {}
         self.written, self.write_s = self.began, 0.0
         self.epochs: list[dict[str, Any]] = []
-        self.steps: list[list[float]] = []
+        self.steps: list[int] = []
         self.facts: dict[str, Any] = {}
         self.looks: Counter[str] = Counter()
         self.fetch: dict[str, float] = dict.fromkeys(("s", "thread_s", "process_s", "batches"), 0)
@@ -82,6 +83,22 @@ class Watch:
         self.thread, self.task = threading.get_ident(), f"/proc/self/task/{threading.get_native_id()}"
         self.lock, self.wake, self.looking, self.looker = allocate_lock(), allocate_lock(), False, 0
         self.wake.acquire()
+
+    def file(self, name: str) -> int:
+        """Return the number of a file of this process: a high one, which no file of the program gets.
+
+        The program may close all files, and its next one would get a low number, and all that we write.
+        """
+        if name not in self.files:
+            file = os.open(f"{self.path}.{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            high = min(1000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+            self.files[name] = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, high)
+            os.close(file)
+        return self.files[name]
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add to a file of this process."""
+        os.write(self.files.get(name) or self.file(name), data)
 
     def attempt(self, measure: Callable[..., Any], *words: Any) -> Any:
         """Measure something; what fails ends the measurement, and never the program."""
@@ -145,25 +162,8 @@ class Watch:
         from multiprocessing.util import Finalize  # its children end without atexit
 
         Finalize(None, self.write, exitpriority=0)
-        with contextlib.suppress(OSError, ValueError):  # a full disk
-            self.keep_a_journal()
-
-    def keep_a_journal(self) -> None:
-        """Map a file to which each step is written: it outlives this process, however that ends.
-
-        Its room is taken first, since on a full disk a write into mapped memory would end the program. The
-        mapping is never unmapped: that would close the number of its file, which the program may have reused.
-        """
-        import mmap
-
-        size = COUNT.size + _STEPS * STEP.size
-        file = os.open(self.path + ".steps", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.write(file, bytes(size)) == size:
-                self.journal = journal = mmap.mmap(file, size)
-                os.register_at_fork(after_in_parent=lambda: journal and None)
-        finally:
-            os.close(file)
+        with contextlib.suppress(OSError):  # taken first, since the disk may be full later
+            os.posix_fallocate(self.file("steps"), 0, _STEPS * STEP.size)
 
     def look(self) -> None:
         """Sample what the main thread does, and in which system call it is blocked."""
@@ -206,11 +206,10 @@ class Watch:
         statm = moments.read_text("/proc/self/statm").split()
         record = {
             **self.facts,
-            **{"role": self.role, "pid": os.getpid(), "born": self.born, "began": _program_began},
-            **{"seconds": now - self.began, "paused_s": self.paused_s},
-            **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
-            **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
-            **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", "")},
+            **{name: getattr(self, name) for name in _WRITTEN},
+            **{"pid": os.getpid(), "began": _program_began, "rank": os.environ.get("RANK", "")},
+            **{"seconds": now - self.began, "cpu_s": time.process_time() - self.cpu},
+            "paths": list(self.paths.values()),
             "read": {
                 name: value - self.zero.get(name, 0) for name, value in moments.counters(self.looker).items()
             },
@@ -245,8 +244,8 @@ class Watch:
             batch = epoch.batch(iterator, original)
             got = self.attempt(self.clocks)
         except BaseException:
-            epoch = getattr(iterator, "_smallfiles", None) or Epoch()
-            epoch.facts["ended"] = time.perf_counter() - self.began
+            if epoch := getattr(iterator, "_smallfiles", None):
+                epoch.facts["ended"] = time.perf_counter() - self.began
             raise
         finally:
             self.inside = 0
@@ -263,10 +262,10 @@ class Watch:
             about = {"number": len(self.epochs), "init_s": init_s, "of": loaders.length(iterator)}
             iterator._smallfiles = Epoch(**about, loader=loader, began=time.perf_counter() - self.began)
             self.epochs.append(iterator._smallfiles.facts)
-        elif not self.tried and len(self.steps) >= 12 and self.steps[-4][2] == self.steps[-1][2]:
+        elif not self.tried and len(self.steps) >= 12 and self.steps[-4] == self.steps[-1]:
             here = iterator._smallfiles.facts["number"]
-            done = sum(step[2] == here for step in self.steps)
-            if self.steps[-4][2] == here and (loaders.length(iterator) or 1 << 30) - done > 6:
+            left = (loaders.length(iterator) or 1 << 30) - self.steps.count(here)
+            if self.steps[-4] == here and left > 6:
                 self.tried, self.facts["no_headroom"] = True, self.hindrance(iterator)
                 if not self.facts["no_headroom"]:
                     self.collect(iterator, original)
@@ -280,13 +279,11 @@ class Watch:
         """Keep a step: when its batch was asked for and came, its epoch, its kind, time without a CPU."""
         kind = _FREE if free else _RECOVERING if epoch.recovering > 0 else 0
         epoch.recovering -= kind == _RECOVERING
-        at = (round(asked[0] - self.began, 6), round(got[0] - self.began, 6))
-        self.steps.append([*at, epoch.facts["number"], kind, round(got[1] - asked[1], 6)])
-        if self.journal is not None and len(self.steps) <= _STEPS:
-            STEP.pack_into(self.journal, COUNT.size + STEP.size * (len(self.steps) - 1), *self.steps[-1])
-            COUNT.pack_into(self.journal, 0, len(self.steps))
-        if len(self.steps) >= _STEPS:
-            self.done = True
+        number, times = epoch.facts["number"], (asked[0] - self.began, got[0] - self.began)
+        step = STEP.pack(*times, number, kind, got[1] - asked[1])
+        os.pwrite(self.file("steps"), step, STEP.size * len(self.steps))
+        self.steps.append(number)
+        self.done = self.done or len(self.steps) >= _STEPS
         epoch.made += 1
         if epoch.made in (1, 4, 16):
             loader = epoch.facts["loader"]
@@ -347,16 +344,16 @@ class Watch:
         epoch.recovering = loaders.asked_ahead(iterator) + 2
         self.paused_s += time.perf_counter() - began
 
-    def fetched(self, fetch: Callable[..., Any], *words: Any) -> Any:
+    def fetched(self, fetch: Callable[..., Any], fetcher: Any, index: Any) -> Any:
         """Make a batch, in a worker or in the main process, on clocks of time and of processors."""
         if self.fetching:  # for a loader inside a loader
-            return fetch(*words)
+            return fetch(fetcher, index)
         if self.role == "worker" and not (self.looking or self.done):
             self.start_looking()
         clocks = time.perf_counter(), time.thread_time(), time.process_time() - self.looking_s
         self.fetching += 1
         try:
-            return fetch(*words)
+            return fetch(fetcher, index)
         finally:
             self.fetching -= 1
             self.fetch["s"] += time.perf_counter() - clocks[0]
@@ -365,7 +362,7 @@ class Watch:
             self.fetch["batches"] += 1
 
 
-def begin(role: str) -> Watch:
+def begin(role: str) -> Any:
     """Measure from now on: the first batch is asked for, or a worker runs."""
     global current
     current = Watch(role)
@@ -376,10 +373,13 @@ def begin(role: str) -> Watch:
 
 
 def begin_again() -> None:
-    """Start a new record in a forked child."""
+    """Start a new record in a forked child, which must not write into the files of its parent."""
     global current
-    current = Watch()
+    for file in current.files.values():
+        with contextlib.suppress(OSError):
+            os.close(file)
+    current = type(current)()
 
 
-current = Watch()
-"""Of this process."""
+current: Any = Watch()
+"""Of this process; for the audit, it is a `received.Recorder`."""
