@@ -112,7 +112,7 @@ def audit(arguments: argparse.Namespace) -> int:
         _save(arguments, found)
         report(arguments, found, *audit.lines(found))
         return int(found["exit_code"] or 0) or int(found["verdict"] != findings.EXACTLY_ONCE)
-    options = audit.Options(arguments.key, arguments.resume, tuple(map(int, numbers)))
+    options = {"key": arguments.key, "resume": arguments.resume, "ranks": [*map(int, numbers)]}
     return audit.audit(arguments.program, options, lambda found: _tell(arguments, lambda: found, audit.lines))
 
 

@@ -49,27 +49,15 @@ NOTHING = 3
 """Exit code where there is nothing to judge."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How a program is audited.
-
-    Args:
-        key: Field of a sample, or MODULE:FUNCTION, that tells samples apart; None chooses.
-        resume: Command that continues the run.
-        ranks: Numbers of ranks for `{ranks}` in the program.
-    """
-
-    key: str | None = None
-    resume: str | None = None
-    ranks: tuple[int, ...] = ()
-
-
-def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, Any] | str], None]) -> int:
+def audit(
+    program: Sequence[str], options: dict[str, Any], report: Callable[[dict[str, Any] | str], None]
+) -> int:
     """Run a program, and the runs that `options` add; report, and return the exit code.
 
     Args:
         program: Its words.
-        options: How.
+        options: `key`, the field of a sample, or MODULE:FUNCTION, that tells samples apart; `resume`, the
+            command that continues the run; `ranks`, the numbers for `{ranks}` in the program; or nothing.
         report: Called with the record, or with a sentence if nothing was received.
 
     Returns:
@@ -79,26 +67,24 @@ def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, 
     Raises:
         UsageError: It cannot be started, or `{ranks}` is missing.
     """
-    if options.ranks and not any("{ranks}" in word for word in program):
+    ranks, resume = options["ranks"], options["resume"]
+    if ranks and not any("{ranks}" in word for word in program):
         raise UsageError(
-            f"--ranks is {','.join(map(str, options.ranks))}, and the program does not contain {{ranks}}",
+            f"--ranks is {','.join(map(str, ranks))}, and the program does not contain {{ranks}}",
             expected="the place where the number of ranks stands",
             next_step="Run: smallfiles audit --ranks 1,2 -- torchrun --nproc-per-node {ranks} train.py",
         )
-    ranked = [[word.replace("{ranks}", str(n)) for word in program] for n in options.ranks]
-    commands = ranked or [list(program)]
-    commands += [shlex.split(options.resume)] if options.resume else []
-    began, runs = time(), list[Received]()
-    codes, whys = list[int](), list[str]()
+    commands = [[word.replace("{ranks}", str(n)) for word in program] for n in ranks or ["{ranks}"]]
+    commands += [shlex.split(resume)] if resume else []
+    began, runs, whys = time(), list[Received](), list[str]()
 
-    def keep(folder: Path, code: int | None) -> None:
+    def keep(folder: Path, code: int | None, counts: object) -> None:
         runs.append(_with_names(run := read(folder), folder))
         if not run.streams:
             failed = f"no sample was recorded: {''.join(run.failed[:1])}. --key FIELD may tell samples apart"
             whys.append(failed if run.failed else why_nothing(folder, code))
 
-    for command in commands:
-        codes.append(watch(command, {KEY: options.key or ""}, keep))
+    codes = [watch(command, {KEY: options["key"] or ""}, keep) for command in commands]
     code = next(filter(None, codes), 0)
     if whys:
         report(whys[0])
@@ -119,24 +105,25 @@ def _with_names(run: Received, folder: Path) -> Received:
     return dataclasses.replace(run, streams=tuple(streams))
 
 
-def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
+def judged(runs: Sequence[Received], options: dict[str, Any]) -> list[Finding]:
     """Return all findings of some runs, the most serious first."""
-    alone = [*runs[:-1], findings.continued(runs[-1])] if options.resume else runs
+    alone = [*runs[:-1], findings.continued(runs[-1])] if options["resume"] else runs
     found = [each for run in alone for each in findings.findings(run)]
-    found += findings.of_resume(*runs[-2:]) if options.resume else []
-    found += findings.of_ranks(dict(zip(options.ranks, runs, strict=False))) if options.ranks else []
+    found += findings.of_resume(*runs[-2:]) if options["resume"] else []
+    found += findings.of_ranks(dict(zip(options["ranks"], runs, strict=False))) if options["ranks"] else []
     first = {(each.name, each.stream): each for each in reversed(found)}
     order = list(CURES)
     return sorted(first.values(), key=lambda each: (order.index(each.name), each.stream))
 
 
 def record_of(
-    runs: Sequence[Received], options: Options, began: float, code: int | None = None, mixed: str = ""
+    runs: Sequence[Received], options: dict[str, Any], began: float, code: int | None, mixed: str = ""
 ) -> dict[str, Any]:
     """Return the record: verdict, findings, what is not known, and the order of the samples."""
     found = [Finding(MIXED, mixed)] if mixed else judged(runs, options)
-    finished = findings.is_compared(*runs[-2:]) if options.resume else findings.is_finished(runs[0])
-    incomplete = findings.NO_REFERENCE if options.resume else findings.NOT_FINISHED
+    finished, incomplete = findings.is_finished(runs[0]), findings.NOT_FINISHED
+    if options["resume"]:
+        finished, incomplete = findings.is_compared(*runs[-2:]), findings.NO_REFERENCE
     part = any(len(epoch) < stream.facts["world"] for stream in runs[0].streams for epoch in stream.epochs)
     verdict = found[0].name if found else findings.PART if part else EXACTLY_ONCE if finished else incomplete
     return {
@@ -146,7 +133,7 @@ def record_of(
         "verdict": verdict,
         "findings": [_told(runs[0], each) for each in found],
         "unknown": list(_unknown(runs[0])),
-        "options": dataclasses.asdict(options),
+        "options": options,
         **end_of(code),
         "runs": [to_record(run) for run in runs],
     }
@@ -183,12 +170,11 @@ def _unknown(run: Received) -> Iterator[str]:
 def join(paths: Sequence[Path]) -> dict[str, Any]:
     """Return one record of those that several nodes wrote."""
     records = [load(path, "audit") for path in paths]
-    options = Options(**{**records[0]["options"], "ranks": tuple(records[0]["options"]["ranks"])})
     each = zip(*([from_record(run) for run in record["runs"]] for record in records), strict=False)
     codes = [record["exit_code"] for record in records]
     code = next(filter(None, codes), codes[0])
     began = min(record["began"] for record in records)
-    return record_of([joined(runs) for runs in each], options, began, code, _mixed(records))
+    return record_of([joined(runs) for runs in each], records[0]["options"], began, code, _mixed(records))
 
 
 def _mixed(records: Sequence[dict[str, Any]]) -> str:

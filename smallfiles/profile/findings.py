@@ -84,10 +84,7 @@ def is_finished(run: Received) -> bool:
 
 def continued(run: Received) -> Received:
     """Return a resumed run whose first epoch, which is the rest of one, counts as not finished."""
-    streams = [
-        replace(each, passes=tuple(replace(one, ended=one.ended and one.epoch > 0) for one in each.passes))
-        for each in run.streams
-    ]
+    streams = (each.with_passes(lambda one: {"ended": one.ended and one.epoch > 0}) for each in run.streams)
     return replace(run, streams=tuple(streams))
 
 
@@ -124,7 +121,7 @@ def _of_stream(stream: Stream) -> Iterator[Finding]:
                 numbers += f", {common} at rank {least.rank}"
                 places = tuple(most.samples[int(most.sizes[:common].sum()) :][:5].tolist())
                 yield Finding("ranks have different numbers of batches", numbers, places)
-    new = stream.identity == "content" and len(losses) > 1 and _are_new(losses[0], losses[1])
+    new = stream.identity == "content" and len(losses) > 1 and not (~losses[0][1] & ~losses[1][1]).any()
     if new:
         numbers = f"epochs {losses[0][0]} and {losses[1][0]} have no sample in common"
         yield Finding("samples cannot be told apart", numbers)
@@ -176,11 +173,6 @@ def _twice(epoch: list[Pass], twice: Any, numbers: str) -> Finding:
     return Finding("samples arrive twice in an epoch", told, _first(twice), cure=cure)
 
 
-def _are_new(one: tuple[int, Any, list[Pass]], other: tuple[int, Any, list[Pass]]) -> bool:
-    """Tell whether two epochs have no sample in common."""
-    return not (~one[1] & ~other[1]).any()
-
-
 def _missing(stream: Stream, mask: Any) -> int:
     """Return how many samples of an epoch did not arrive; an epoch may have fewer than its set (`drawn`)."""
     drawn = stream.facts.get("drawn")
@@ -210,15 +202,11 @@ def _losses(stream: Stream, losses: list[tuple[int, Any, list[Pass]]]) -> Iterat
 
 def repeats_its_order(stream: Stream) -> bool:
     """Tell whether all passes of each rank have one order."""
-    by_rank: dict[int, list[Pass]] = {}
-    for each in stream.passes:
-        by_rank.setdefault(each.rank, []).append(each)
-    pairs = [pair for passes in by_rank.values() for pair in pairwise(passes)]
-    for before, after in pairs:
-        shared = min(len(before.samples), len(after.samples))
-        if shared < 4 or not np.array_equal(before.samples[:shared], after.samples[:shared]):
-            return False
-    return bool(pairs)
+    by_rank = sorted(stream.passes, key=lambda each: each.rank)  # the epochs of a rank stay in their order
+    pairs = [(a.samples, b.samples) for a, b in pairwise(by_rank) if a.rank == b.rank]
+    shared = [min(len(a), len(b)) for a, b in pairs]
+    same = (n > 3 and np.array_equal(a[:n], b[:n]) for n, (a, b) in zip(shared, pairs, strict=True))
+    return bool(pairs) and all(same)
 
 
 def _same_orders(stream: Stream) -> Iterator[Finding]:
@@ -297,14 +285,10 @@ def of_resume(before: Received, after: Received) -> list[Finding]:
     found: list[Finding] = []
     for number, (first, then) in enumerate(zip(before.streams, after.streams, strict=False)):
         if first.identity == then.identity:
-            whole = merged([first, later(then, len(first.epochs))])
-            found += [replace(each, stream=number) for each in _of_resumed(whole, len(first.epochs))]
+            at = len(first.epochs)
+            whole = merged([first, then.with_passes(lambda one, at=at: {"epoch": one.epoch + at})])
+            found += [replace(each, stream=number) for each in _of_resumed(whole, at)]
     return found
-
-
-def later(stream: Stream, by: int) -> Stream:
-    """Return the stream with later numbers of epochs."""
-    return replace(stream, passes=tuple(replace(one, epoch=one.epoch + by) for one in stream.passes))
 
 
 def _of_resumed(whole: Stream, at: int) -> Iterator[Finding]:
@@ -344,34 +328,22 @@ def of_ranks(runs: dict[int, Received]) -> list[Finding]:
     found: list[Finding] = []
     for number, streams in enumerate(zip(*(run.streams for run in runs.values()), strict=False)):
         orders = [
-            [order(stream.epochs[0], stream.ids) for order in (by_position, by_batch)] for stream in streams
+            [order_of(stream.epochs[0], stream.ids, by_batch) for by_batch in (False, True)]
+            for stream in streams
         ]
-        least = min(len(each[0]) for each in orders)
-        least -= max(len(each[0]) for each in orders) - least  # the ends are padded or dropped
-        if not any(all(_has(each, way[:least], least) for each in orders[1:]) for way in orders[0]):
+        counts = [len(each[0]) for each in orders]
+        least = 2 * min(counts) - max(counts)  # the ends are padded or dropped
+        first, *others = [[order[:least].tobytes() for order in each] for each in orders]
+        if not any(all(order in each for each in others) for order in first):
             numbers = f"the first epoch has another order on {', '.join(map(str, runs))} ranks"
             found.append(Finding("another order on another number of ranks", numbers, stream=number))
     return found
 
 
-def _has(orders: Sequence[Ids], wanted: Ids, least: int) -> bool:
-    """Tell whether one way of dealing samples to ranks gives this order."""
-    return any(np.array_equal(each[:least], wanted) for each in orders)
-
-
-def by_position(passes: Sequence[Pass], ids: Ids) -> Ids:
-    """Return the order of an epoch if its samples were dealt to the ranks one by one."""
-    longest = max(len(each.samples) for each in passes)
-    table = np.full((longest, len(passes)), -1, np.int64)
-    for rank, each in enumerate(passes):
-        table[: len(each.samples), rank] = each.samples
-    flat = table.ravel()
-    return ids[flat[flat >= 0]]
-
-
-def by_batch(passes: Sequence[Pass], ids: Ids) -> Ids:
-    """Return the order of an epoch if its samples were dealt to the ranks batch by batch."""
-    parts = [np.split(each.samples, np.cumsum(each.sizes)[:-1]) for each in passes]
-    steps = range(max(map(len, parts)))
-    flat = [part[step] for step in steps for part in parts if step < len(part)]
-    return ids[np.concatenate(flat)] if flat else ids[:0]
+def order_of(passes: Sequence[Pass], ids: Ids, by_batch: bool) -> Ids:
+    """Return the order of an epoch if its samples were dealt to the ranks one by one, or batch by batch."""
+    turns = [np.repeat(np.arange(len(each.sizes)), each.sizes) for each in passes]
+    if not by_batch:
+        turns = [np.arange(len(each.samples)) for each in passes]
+    places = np.concatenate([each.samples for each in passes])
+    return ids[places[np.argsort(np.concatenate(turns), kind="stable")]]

@@ -12,9 +12,10 @@ import base64
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,7 +30,7 @@ Places: TypeAlias = npt.NDArray[np.int32]
 _NONE: Any = np.empty(0, np.int64)
 _SAME = ("loader", "same", "batch", "site")
 """The facts that are equal where two passes are over one loader."""
-KINDS = {INDEX: "index", NAME: "key", FILE: "file", CONTENT: "content"}
+KINDS = {0: "several", INDEX: "index", NAME: "key", FILE: "file", CONTENT: "content"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Stream:
         facts: What is known about the loader: see `loader_facts` of the hooks.
         identity: How samples are identified: one of `KINDS`.
         ids: Identity of each sample that arrived in any pass, sorted.
-        passes: In the order of epochs and ranks.
+        passes: In the order of epochs, and then of ranks.
         names: What some samples are called, by identity.
     """
 
@@ -87,10 +88,11 @@ class Stream:
     @property
     def epochs(self) -> list[list[Pass]]:
         """The passes of each epoch."""
-        found = defaultdict[int, list[Pass]](list)
-        for each in self.passes:
-            found[each.epoch].append(each)
-        return [found[number] for number in sorted(found)]
+        return [list(passes) for _, passes in groupby(self.passes, lambda each: each.epoch)]
+
+    def with_passes(self, change: Callable[[Pass], dict[str, Any]]) -> Stream:
+        """Return the stream with what `change` returns for each pass in the place of its fields."""
+        return replace(self, passes=tuple(replace(one, **change(one)) for one in self.passes))
 
     def name(self, place: int) -> str:
         """Return what a sample is called."""
@@ -124,14 +126,16 @@ Batches: TypeAlias = dict[tuple[int, int], list[dict[int, Ids]]]
 
 
 class _Process:
-    """The files of one process."""
+    """What one process wrote into its files, whose names begin with `path`."""
 
     def __init__(self, path: Path) -> None:
-        self.pid = int(path.name.partition("-")[0])
-        self.facts = [json.loads(line) for line in _lines(path.with_suffix(".facts"))]
-        self.log: Ids = np.empty(0, np.int64)
+        self.pid, self.facts = int(path.name.partition("-")[0]), list[dict[str, Any]]()
+        self.log: Ids = _NONE
+        with suppress(OSError):
+            lines = path.with_suffix(".facts").read_text(encoding="utf-8").splitlines()
+            self.facts = [json.loads(line) | {"pid": self.pid} for line in lines if line.endswith("}")]
         with suppress(OSError, ValueError):  # a process that received nothing has an empty one
-            self.log = np.memmap(path, np.int64, "r")
+            self.log = np.memmap(path.with_suffix(".log"), np.int64, "r")
 
     def entries(self) -> Iterator[tuple[int, int, int, Ids]]:
         at, log = 0, self.log
@@ -142,16 +146,11 @@ class _Process:
             at += 4 + count
 
 
-def _lines(path: Path) -> list[str]:
-    with suppress(OSError):
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    return []
-
-
 def read(folder: Path) -> Received:
     """Read what the processes of a run wrote."""
-    processes = [_Process(path) for path in sorted(folder.glob("*.log"))]
-    facts = [fact for path in folder.glob("*.facts") for fact in map(json.loads, _lines(path))]
+    files = (path for kind in ("log", "facts") for path in folder.glob(f"*.{kind}"))
+    processes = [_Process(path) for path in sorted({path.with_suffix("") for path in files})]
+    facts = [fact for process in processes for fact in process.facts]
     made: Batches = defaultdict(list)
     for process in processes:
         for tag, number, kind, ids in process.entries():
@@ -172,7 +171,7 @@ def read(folder: Path) -> Received:
         streams,
         len(runs) - len(trained),
         tuple(sorted({fact["shard"] for fact in facts if "shard" in fact})),
-        tuple(_equal_states(processes)),
+        tuple(_equal_states(facts)),
         tuple(sorted({fact["failed"] for fact in facts if "failed" in fact})),
     )
 
@@ -199,8 +198,7 @@ def _runs_of(process: _Process, made: Batches) -> Iterator[_Run]:
     for number, arrivals in came.items():
         if number not in begun:
             continue
-        about = begun[number] | {"pid": process.pid}
-        batches, taken = [], defaultdict[int, int](int)
+        about, batches, taken = begun[number], [], Counter[int]()
         for worker, is_received in arrivals:
             pid = process.pid if worker < 0 else about["pids"][worker]
             from_worker = made.get((pid, about["generation"]), [])
@@ -219,32 +217,26 @@ def _stream(group: Sequence[_Run]) -> Stream | None:
     if not common:
         return None
     kind = min(set.intersection(*common), default=0)
-    epochs, parts = Counter[tuple[int, int]](), list[Stream]()
+    parts = list[Stream]()
     for about, (batches, ended, saved) in group:
         ids = [batch.get(kind, _NONE) for _, batch in batches]
         sizes = np.array([len(each) for each in ids], np.int32)
         workers = np.array([worker for worker, _ in batches], np.int32)
         all_ids, samples = np.unique(np.concatenate([_NONE, *ids]), return_inverse=True)
-        epoch = epochs[about["rank"], about["pid"]]
-        epochs[about["rank"], about["pid"]] += 1
+        epoch = sum(all(each.facts[name] == about[name] for name in ("rank", "pid")) for each in parts)
         one = Pass(about["rank"], epoch, samples.astype(np.int32), sizes, workers, ended, saved)
-        parts.append(Stream(about | {"parts": False}, (KINDS | {0: "several"})[kind], all_ids, (one,)))
+        parts.append(Stream(about | {"parts": False}, KINDS[kind], all_ids, (one,)))
     return _together(parts)
 
 
-def _equal_states(processes: Iterable[_Process]) -> Iterator[tuple[str, int]]:
+def _equal_states(facts: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     """Yield the random states that several workers of the same pass began with, and used."""
-    begun = [fact for process in processes for fact in process.facts if "begins" in fact]
-    states = {
-        (process.pid, fact["generation"]): fact["random"]
-        for process in processes
-        for fact in process.facts
-        if "random" in fact
-    }
+    used = {(fact["pid"], fact["generation"]): fact["random"].items() for fact in facts if "random" in fact}
     found = Counter[str]()
-    for fact in begun:
-        used = [state for pid in fact["pids"] for state in states.get((pid, fact["generation"]), {}).items()]
-        for (name, _), workers in Counter(used).items():
+    for fact in facts:
+        pids = fact["pids"] if "begins" in fact else ()
+        states = (state for pid in pids for state in used.get((pid, fact["generation"]), ()))
+        for (name, _), workers in Counter(states).items():
             found[name] = max(found[name], workers)
     yield from sorted((name, workers) for name, workers in found.items() if workers > 1)
 

@@ -7,7 +7,8 @@ number that was not measured is neither true nor false; such a verdict is left o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from smallfiles.profile.numbers import Numbers
@@ -17,17 +18,9 @@ LIMIT = 0.1
 """Below this share of waiting, loading is not the limit."""
 
 
-class _Missing(Exception):
-    """A number that was not measured."""
-
-
-class _Known(Numbers):
-    """Numbers of which each is asked for is there."""
-
-    def __getitem__(self, name: str) -> Any:
-        if (value := super().get(name)) is None:
-            raise _Missing(name)
-        return value
+def _known(numbers: Numbers) -> Numbers:
+    """Return the numbers that were measured: asking for another one is a KeyError."""
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -213,38 +206,6 @@ TABLE = (
 )
 """In the order in which they are asked; "one rank waits for another" stands above all of them."""
 
-ONE_RANK = Verdict(
-    "one rank waits for another",
-    lambda n: n["waiting_most"] - n["waiting_least"] >= 0.2 and n["waiting_least"] < 0.5 * n["waiting_most"],
-    ("waiting_most", "waiting_least", "slowest"),
-    "give rank {slowest} what it lacks: {next}",
-)
-UNKNOWN = Verdict(
-    "numbers are missing for a verdict", lambda n: True, ("waiting", "steps", "making"), "{missing_next}"
-)
-TOO_FEW = replace(UNKNOWN, name="too few steps to judge")
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A verdict on one training.
-
-    Args:
-        name: Of the verdict.
-        because: The three numbers, by name.
-        next: What to do now.
-        step_s: Forecast of the seconds of a step after that, from and to; None without one.
-        now_s: Seconds of a step now.
-        missing: Numbers that would have been needed.
-    """
-
-    name: str
-    because: dict[str, Any]
-    next: str
-    step_s: tuple[float, float] | None = None
-    now_s: float | None = None
-    missing: tuple[str, ...] = ()
-
 
 def worst_of(ranks: Sequence[Numbers]) -> Numbers:
     """Return the rank that waits most, among the ranks whose waiting was measured."""
@@ -257,63 +218,70 @@ def consistent(numbers: Numbers) -> Numbers:
     Steps whose batches were ready may be faster for another reason than loading, since workers leave their
     CPUs to the training meanwhile. Where loading is not the limit, the headroom is what waiting costs.
     """
-    known = _Known(numbers)
-    try:
-        if numbers["headroom"] is None or _waits(known):
-            return numbers
-        return numbers | {"headroom": min(numbers["headroom"], 1 / (1 - min(0.99, known["waiting"])))}
-    except _Missing:
-        return numbers
+    known = _known(numbers)
+    with suppress(KeyError):
+        if not _waits(known):
+            return numbers | {"headroom": min(known["headroom"], 1 / (1 - min(0.99, known["waiting"])))}
+    return numbers
 
 
-def judge(ranks: Sequence[Numbers]) -> Judged:
-    """Return the verdict on a training of one rank or several ranks."""
-    waiting = [each["waiting"] for each in ranks if each["waiting"] is not None]
-    worst = worst_of(ranks)
+def judge(ranks: Sequence[Numbers]) -> dict[str, Any]:
+    """Return the verdict on a training of one rank or several ranks, as the record has it.
+
+    Returns:
+        The `name` of the verdict; `because`, the three numbers by name; what to do `next`; `step_s`, the
+        forecast of the seconds of a step after that, from and to, or None; `now_s`, the seconds of a step
+        now; and the numbers that are `missing` for a verdict.
+    """
+    waiting = [each["waiting"] for each in ranks if each["waiting"] is not None] or [0.0]
+    worst, most, least = worst_of(ranks), max(waiting), min(waiting)
     found = _judged(worst)
-    if len(waiting) > 1:
-        together = {"waiting_most": max(waiting), "waiting_least": min(waiting), "slowest": worst["rank"]}
-        if ONE_RANK.holds(together):
-            text = ONE_RANK.next.format(slowest=worst["rank"], next=f"{found.name}; {found.next}")
-            return replace(found, name=ONE_RANK.name, because=together, next=text)
+    if most - least >= 0.2 and least < 0.5 * most:
+        because = {"waiting_most": most, "waiting_least": least, "slowest": worst["rank"]}
+        todo = f"give rank {worst['rank']} what it lacks: {found['name']}; {found['next']}"
+        found |= {"name": "one rank waits for another", "because": because, "next": todo}
     return found
 
 
-def _judged(numbers: Numbers) -> Judged:
-    known, missing = _Known(numbers), dict[str, None]()
+def _judged(numbers: Numbers) -> dict[str, Any]:
+    known, missing = _known(numbers), dict[str, None]()
     for verdict in TABLE:
         try:
             if verdict.holds(known) and (verdict.without_waiting or known["waiting"] is not None):
                 return _filled(verdict, known)
-        except _Missing as error:
-            missing[str(error)] = None
+        except KeyError as error:
+            missing[error.args[0]] = None
+    name = "numbers are missing for a verdict"
+    todo = "smallfiles bench load OUT --save load.json measures the stages of a batch"
     if needed := numbers.get("steps_needed"):
+        name = f"too few steps to judge: {numbers['steps']:,}, need {needed:,}"
         todo = f"let it run for {needed} steps or more, best in one epoch: a longer run, a larger --seconds"
-        name = f"{TOO_FEW.name}: {numbers['steps']:,}, need {needed:,}"
-        return replace(_filled(TOO_FEW, known, todo), name=name, missing=tuple(missing))
-    if numbers["waiting"] is None:
+    elif numbers["waiting"] is None:
         todo = "let the main thread ask for the batches, since waiting in another thread is not measured"
-    else:
-        todo = "smallfiles bench load OUT --save load.json measures the stages of a batch"
-    return replace(_filled(UNKNOWN, known, todo), missing=tuple(missing))
+    verdict = Verdict(name, bool, ("waiting", "steps", "making"), todo)
+    return _filled(verdict, known) | {"missing": (*missing,)}
 
 
-def _filled(verdict: Verdict, n: Numbers, todo: str = "") -> Judged:
+def _filled(verdict: Verdict, n: Numbers) -> dict[str, Any]:
     """Fill a verdict with its numbers, its next step, and its forecast."""
     made, seconds = n.get("made") or 0, n.get("seconds") or 0
     derived: Numbers = {
-        **{"folder": n.get("folder") or "DIR", "cpus": n.get("cpus"), "missing_next": todo},
+        **{"folder": n.get("folder") or "DIR", "cpus": n.get("cpus")},
         "half_workers": max(1, (n.get("workers") or 2) // 2),
         "reads_per_sample": round(n["reads"] / made, 1) if made else None,
         "asked_bytes_s": n["asked_bytes"] / seconds if seconds else None,
     }
+    after = None
     try:
         derived |= {"workers_wanted": workers_wanted(n), "more_cpus": max(n["cpus"] + 1, n["workers"] + 1)}
         after = _range(verdict.cured(n), n[verdict.now], n) if verdict.cured else None
-    except _Missing:
-        derived, after = {"workers_wanted": 2, "more_cpus": (n.get("cpus") or 1) + 1} | derived, None
+    except KeyError:
+        derived = {"workers_wanted": 2, "more_cpus": (n.get("cpus") or 1) + 1} | derived
     because = {name: n.get(name, derived.get(name)) for name in verdict.rests_on}
-    return Judged(verdict.name, because, verdict.next.format(**derived), after, n.get(verdict.now))
+    return {
+        **{"name": verdict.name, "because": because, "next": verdict.next.format(**derived)},
+        **{"step_s": after, "now_s": n.get(verdict.now), "missing": ()},
+    }
 
 
 def _range(step_s: float, present: float, n: Numbers) -> tuple[float, float] | None:

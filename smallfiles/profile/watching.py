@@ -17,16 +17,18 @@ import re
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
-from smallfiles import machine, processes
+from smallfiles import machine
 from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.machine.nodelocal import memory_headroom_bytes
 from smallfiles.measure.counting import CALLS, Requests, counts_so_far, requests_since
 from smallfiles.measure.scratch import private_folder
+from smallfiles.measure.workers import processes_of, processor_s
 from smallfiles.profile.hooks.moments import read_text
 from smallfiles.profile.hooks.watch import FOLDER, SECONDS
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
@@ -34,6 +36,8 @@ from smallfiles.profile.report import forecast
 from smallfiles.profile.verdicts import consistent, judge, worst_of
 from smallfiles.progress import bytes_text, plural
 
+Counts: TypeAlias = dict[str, tuple[str, dict[str, int]]]
+"""What `counts_so_far` returns."""
 _HOOKS = Path(__file__).with_name("hooks")
 _OURS = "KILL STOP CHLD PIPE SEGV BUS FPE ILL ABRT TRAP SYS TTIN TTOU XFSZ"
 _PASSED_ON = signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in _OURS.split()}
@@ -57,7 +61,7 @@ def _private() -> Iterator[Path]:
 
 
 def watch(
-    program: Sequence[str], environment: dict[str, str], report: Callable[[Path, int | None], None]
+    program: Sequence[str], environment: dict[str, str], report: Callable[[Path, int | None, Counts], None]
 ) -> int:
     """Run a program and report on its training, when it was watched for long enough or has ended.
 
@@ -65,7 +69,8 @@ def watch(
         program: Its words.
         environment: Tells the hooks what to measure: `SECONDS` for how long from the first batch on, or by
             which `KEY` samples are identified.
-        report: Called once with the folder of what was measured, and the exit code if it has ended.
+        report: Called once with the folder of what was measured, the exit code if it has ended, and what each
+            storage had counted before a rank requested its first batch.
 
     Returns:
         Its exit code; the negative number of the signal that ended it.
@@ -75,15 +80,15 @@ def watch(
     """
     with _private() as folder:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-        code, reported, sentinel = None, False, _Sentinel()
+        code, reported, sentinel, counts = None, False, _Sentinel(), Counts()
         try:
             pid = _start(program, folder, environment, before)
             while code is None:
                 if not reported:
                     with contextlib.suppress(OSError):  # the disk is full
                         (folder / "room").write_text(str(memory_headroom_bytes()))
-                        if SECONDS in environment and not _has_begun(folder):
-                            (folder / "requests").write_text(json.dumps(counts_so_far()))
+                    if SECONDS in environment and not any(folder.glob("*.steps")):  # a rank begins with it
+                        counts = counts_so_far()
                 came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
                 if came and came.si_signo in _PASSED_ON and not sentinel.has(came.si_signo):
                     os.kill(pid, came.si_signo)
@@ -95,26 +100,13 @@ def watch(
                     code = os.waitstatus_to_exitcode(status)
                 if not reported and (code is not None or (folder / "stop").exists()):
                     reported = True
-                    report(folder, code)
+                    report(folder, code, counts)
         finally:
             sentinel.end()
             while signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0):
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return code
-
-
-def _has_begun(folder: Path) -> bool:
-    """Check whether a rank has requested its first batch. Then it begins a journal of its steps."""
-    return any(folder.glob("*.steps"))
-
-
-def _requests(folder: Path) -> dict[str, Requests]:
-    """Return the requests to each storage with counters since a rank asked for its first batch."""
-    if _has_begun(folder):
-        with contextlib.suppress(OSError, ValueError):  # the disk was full
-            return requests_since(json.loads((folder / "requests").read_text()))
-    return {}
 
 
 def _calls(ranks: Sequence[Numbers]) -> Requests:
@@ -191,8 +183,8 @@ def record_of(
         "what": "smallfiles profile",
         "ranks": ranks,
         "requests": [*requests],
-        "verdict": dataclasses.asdict(found),
-        "forecast": forecast(worst_of(ranks), found.step_s, found.now_s),
+        "verdict": found,
+        "forecast": forecast(worst_of(ranks), found["step_s"], found["now_s"]),
         **end_of(code),
     }
 
@@ -212,9 +204,9 @@ def how_ended(code: int | None) -> str | None:
     return f"it was ended by signal {-code}"
 
 
-def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
+def measured(folder: Path, code: int | None, counts: Counts) -> dict[str, Any] | str:
     """Return the record of the measurements, or a sentence that says why there is none."""
-    requests = _requests(folder)  # first, since the sizes of files are asked for below
+    requests = requests_since(counts)  # first, since the sizes of files are asked for below
     if ranks := ranks_in(folder):
         samples = sum(n["made"] or n["steps"] * (n["batch_samples"] or 0) for n in ranks)
         asked = [
@@ -292,26 +284,23 @@ def look_at(pid: int, seconds: float) -> dict[str, Any]:
     Raises:
         UsageError: The process does not exist, or belongs to another user.
     """
-    before = _family(pid)
-    sleep(seconds if pid in before else 0)
-    after = _family(pid)
-    if pid not in before or pid not in after:
+    before, before_s = _used(pid), processor_s(pid)
+    sleep(seconds if before else 0)
+    after, cpus_used = _used(pid), (processor_s(pid) - before_s) / seconds
+    if not before or not after:
         raise UsageError(
             f"process {pid} cannot be looked at for {seconds:g} s",
             expected="a running process of your own on this machine",
             next_step="Find its number with: pgrep -u $USER -f train.py",
         )
-    both = [(before[each], after[each]) for each in before.keys() & after.keys()]
-    rates = {name: sum(b[name] - a[name] for a, b in both) / seconds for name in before[pid]}
     cpus = len(os.sched_getaffinity(pid))
-    crowded = rates["cpu"] > 0.8 * cpus
+    crowded = cpus_used > 0.8 * cpus
+    names = {"asked_bytes_s": "rchar", "device_bytes_s": "read_bytes", "reads_s": "syscr"}
     return {
-        "processes": len(both),
+        "processes": after["processes"],
         "cpus": cpus,
-        "cpus_used": rates["cpu"],
-        "asked_bytes_s": rates["rchar"],
-        "device_bytes_s": rates["read_bytes"],
-        "reads_s": rates["syscr"],
+        "cpus_used": cpus_used,
+        **{name: (after[count] - before[count]) / seconds for name, count in names.items()},
         "missing": ["waiting", "headroom", "names of files", "what workers do"],
         "next": (f"srun --cpus-per-task={2 * cpus}; " if crowded else "")
         + "smallfiles profile -- PROGRAM says more",
@@ -329,19 +318,11 @@ def seen(found: dict[str, Any]) -> Iterator[str]:
     yield f"next: {found['next']}"
 
 
-def _family(pid: int) -> dict[int, dict[str, float]]:
-    """Processor seconds and reads of a process and all below it, where they may be read."""
-    stats = {
-        each: read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in processes.processes()
-    }
-    found = more = {pid} & stats.keys()
-    while more:
-        more = {each for each, stat in stats.items() if stat and int(stat[1]) in more}
-        found = found | more
-    rows = {}
-    for each in found:
-        lines = read_text(f"/proc/{each}/io").splitlines()
-        if lines and stats[each]:
-            cpu = sum(map(int, stats[each][11:13])) / os.sysconf("SC_CLK_TCK")
-            rows[each] = {"cpu": cpu} | {k: float(v) for k, v in (line.split(": ") for line in lines)}
-    return rows
+def _used(pid: int) -> Counter[str]:
+    """Return the number of a process and of all that it started, and what they have read so far."""
+    found = Counter[str]()
+    for each in processes_of(pid):
+        if lines := read_text(f"/proc/{each}/io").splitlines():
+            found.update({name: int(value) for name, value in (line.split(": ") for line in lines)})
+            found["processes"] += 1
+    return found

@@ -55,6 +55,8 @@ class Watched:
 
 
 def watch(tmp_path, kind, fault, *more):
+    if KINDS[kind]:
+        pytest.importorskip(KINDS[kind])
     return Watched(tmp_path, sys.executable, LOOPS, kind, fault, *more)
 
 
@@ -86,8 +88,6 @@ def case(kind, fault):
 
 @pytest.mark.parametrize("kind, fault", [case(kind, fault) for kind in KINDS for fault in NAMED])
 def test_a_planted_fault_is_named(kind, fault, tmp_path):
-    if KINDS[kind]:
-        pytest.importorskip(KINDS[kind])
     if fault == "few_cpus" and (os.cpu_count() or 1) < 2:
         pytest.skip("one CPU is all there is")
     (tmp_path / "data").mkdir()
@@ -105,8 +105,6 @@ SLOW_FOLDERS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fault", SLOW_FOLDERS)
 def test_a_slow_folder_is_named(kind, fault, tmp_path):
-    if KINDS[kind]:
-        pytest.importorskip(KINDS[kind])
     if reason := slowfs.why_not():
         pytest.skip(reason)
     name, size, config = SLOW_FOLDERS[fault]
@@ -154,8 +152,6 @@ HEALTHY = [f"healthy{what}" for what in ("", "_cpu", "_slow", "_one", "_many", "
 @pytest.mark.parametrize("fault", HEALTHY)
 @pytest.mark.slow
 def test_a_healthy_training_raises_no_alarm(kind, fault, tmp_path):
-    if KINDS[kind]:
-        pytest.importorskip(KINDS[kind])
     assert watch(tmp_path, kind, fault).verdict == "loading is not the limit"
 
 
@@ -181,10 +177,8 @@ def test_the_program_keeps_its_output_its_results_and_its_exit_code(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_program_keeps_its_exit_code_and_leaves_only_the_record(number, tmp_path):
     """A signal to `profile` reaches the program, as if it stood alone."""
-    path = script(
-        tmp_path,
-        LOOPS.read_text().replace("seconds = STEP_S", "print(os.getpid(), flush=True); seconds = STEP_S"),
-    )
+    text = LOOPS.read_text().replace("seconds = STEP_S", "print(os.getpid(), flush=True); seconds = STEP_S")
+    path = script(tmp_path, text)
     watched = Watched(tmp_path, sys.executable, path, "plain", "healthy_slow")
     pid = int(watched.process.stdout.readline())
     time.sleep(2)
@@ -195,13 +189,8 @@ def test_a_killed_program_keeps_its_exit_code_and_leaves_only_the_record(number,
 
 
 def test_a_program_without_a_loader_gets_a_sentence(tmp_path):
-    watched = Watched(
-        tmp_path,
-        sys.executable,
-        "-c",
-        "print(open(__import__('sys').argv[1]).read()); raise SystemExit(3)",
-        LOOPS,
-    )
+    text = "print(open(__import__('sys').argv[1]).read()); raise SystemExit(3)"
+    watched = Watched(tmp_path, sys.executable, "-c", text, LOOPS)
     assert watched.end() == 3 and watched.out.startswith('"""Trainings')
     assert "asked no DataLoader for a batch" in watched.report and "exit code 3" in watched.report
     assert not watched.record_path.exists()
