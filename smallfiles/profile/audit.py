@@ -95,12 +95,12 @@ def audit(
 
 
 def _with_names(run: Received, folder: Path) -> Received:
-    """Return a run whose findings, and whose first samples, have names."""
+    """Return a run in which the samples of findings have names, and some of those of each pass."""
     streams = []
     for number, stream in enumerate(run.streams):
         places = {place for each in findings.findings(run) if each.stream == number for place in each.places}
         for one in stream.passes[:8]:
-            places |= set(one.samples[:200].tolist())
+            places |= {*one.samples[:5].tolist(), *one.samples[findings.spread(one)].tolist()}
         streams.append(named(stream, places, folder))
     return dataclasses.replace(run, streams=tuple(streams))
 

@@ -294,6 +294,19 @@ def test_the_keys_of_a_batch_with_slots_are_read_as_energon_returns_it(keys, ver
     assert f"verdict: {verdict}" in done.stderr and "rank 0 4 in 2 batches" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("step, verdict", [(1, ONCE), (387, "the same order in every epoch")])
+def test_an_order_that_stays_the_same_is_named_unless_the_samples_are_stored_in_it(step, verdict, tmp_path):
+    """There are more samples than those whose names are in the record."""
+    path = tmp_path / "theirs.py"
+    path.write_text(
+        "import torch\nclass Set(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
+        f"        for n in range(1000): yield {{'__key__': f'{{n * {step} % 1000:06}}'}}\n"
+        "for epoch in range(2):\n    for _ in torch.utils.data.DataLoader(Set(), 50): pass\n"
+    )
+    done = audit(tmp_path, sys.executable, path)
+    assert done.record["verdict"] == verdict, done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["audit"], ["audit", "--ranks", "x", "--", "true"], ["audit", "--ranks", "2", "--", "true"]]
 )
