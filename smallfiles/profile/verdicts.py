@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from smallfiles.profile.numbers import Numbers
-from smallfiles.scaling import WAYS, Storage, Work, simulate
 
 LIMIT = 0.1
 """Below this share of waiting, loading is not the limit."""
@@ -32,7 +31,7 @@ class Verdict:
         holds: The condition.
         rests_on: Names of the three numbers that are shown.
         next: What to do now, filled in with the numbers.
-        cured: Seconds of a step after that, by the cost model; None where it cannot know.
+        cured: Seconds of a step after that; None where they cannot be predicted.
         now: The number that this is compared with.
         without_waiting: Whether it may be given where waiting was not measured.
     """
@@ -47,19 +46,9 @@ class Verdict:
 
 
 def _step_s(n: Numbers, sample_s: float, workers: int) -> float:
-    """Predict the seconds of a step by the cost model, for this time per sample and number of workers."""
-    work = Work(
-        samples=n["batch_samples"] * 4_000,
-        batch=n["batch_samples"],
-        gpus=1,
-        workers=max(1, workers),
-        prefetch=n.get("prefetch") or 2,
-        step_s=n.get("free_s") or n["compute_s"],
-        decode_s=sample_s,
-        sample_bytes=1,
-    )
-    storage = Storage(metadata_ops_s=1e12, latency_s=0.0, targets=4096, request_s=0.0)
-    return simulate(work, storage, WAYS["files"], 1).epoch_s / 4_000
+    """Predict the seconds of a step: of making batches in workers and of training, the slower one decides."""
+    making_s = n["batch_samples"] * sample_s / max(1, workers)
+    return float(max(n.get("free_s") or n["compute_s"], making_s))
 
 
 def _now_s(n: Numbers) -> float:
@@ -68,11 +57,7 @@ def _now_s(n: Numbers) -> float:
 
 def _lighter(*kinds: str) -> Callable[[Numbers], float]:
     """Return a function that predicts a step without the time of these stages."""
-    return lambda n: _step_s(n, n["sample_s"] * (1 - sum(n[f"in_{kind}"] for kind in kinds)), _at_work(n))
-
-
-def _at_work(n: Numbers) -> int:
-    return int(n["workers"] or 1)
+    return lambda n: _step_s(n, n["sample_s"] * (1 - sum(n[f"in_{kind}"] for kind in kinds)), n["workers"])
 
 
 def workers_wanted(n: Numbers) -> int:
@@ -144,7 +129,9 @@ TABLE = (
     ),
     Verdict(
         "threads are oversubscribed",
-        lambda n: _crowded(n) and n["threads_busy"] >= 1.4 and n["threads_busy"] * _at_work(n) > n["cpus"],
+        lambda n: (
+            _crowded(n) and n["threads_busy"] >= 1.4 and n["threads_busy"] * max(1, n["workers"]) > n["cpus"]
+        ),
         ("threads_busy", "workers", "cpus"),
         "one thread in each worker: OMP_NUM_THREADS=1, and torch.set_num_threads(1) or cv2.setNumThreads(0) "
         "in worker_init_fn",

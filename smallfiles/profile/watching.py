@@ -2,9 +2,9 @@
 
 The traps: a signal to the whole process group (Ctrl-C in a terminal, `timeout`, Slurm) reaches the program
 without us. If it were passed on, a handler that saves a checkpoint would be interrupted by the second one. A
-signal to us alone must be passed on. Nothing in a signal says which of the two it is, so a sentinel, a
-process of the same group that does nothing, is looked at: it has the signal too if the group has it. And a
-run that was killed cannot remove its folder, so the next one does.
+signal to us alone must be passed on. Nothing in a signal says which of the two it is. So another process of
+the group, the sentinel, repeats its signals to us: it gets those of the group, and none that is for us alone.
+And a run that was killed cannot remove its folder, so the next one does.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import shutil
 import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from select import select
 from time import monotonic, sleep
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from smallfiles import machine
 from smallfiles.errors import FormatError, UsageError, writing
@@ -80,7 +80,7 @@ def watch(
     """
     with _private() as folder:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-        code, reported, sentinel, counts = None, False, _Sentinel(), Counts()
+        code, reported, counts, (sentinel, pipe) = None, False, Counts(), _sentinel()
         try:
             pid = _start(program, folder, environment, before)
             while code is None:
@@ -90,7 +90,7 @@ def watch(
                     if SECONDS in environment and not any(folder.glob("*.steps")):  # a rank begins with it
                         counts = counts_so_far()
                 came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
-                if came and came.si_signo in _PASSED_ON and not sentinel.has(came.si_signo):
+                if came and came.si_signo in _PASSED_ON and not _reached_group(pipe, came.si_signo):
                     os.kill(pid, came.si_signo)
                 ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
                 if ended and os.WIFSTOPPED(status):
@@ -102,7 +102,10 @@ def watch(
                     reported = True
                     report(folder, code, counts)
         finally:
-            sentinel.end()
+            os.close(pipe)
+            with contextlib.suppress(OSError):  # if children of ours are not waited for
+                os.kill(sentinel, signal.SIGKILL)
+                os.waitpid(sentinel, 0)
             while signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0):
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -116,46 +119,34 @@ def _calls(ranks: Sequence[Numbers]) -> Requests:
     return Requests("Python and Linux", False, CALLS, counts, "the processes that make batches")
 
 
-class _Sentinel:
-    """A process of our group in which signals stay pending, so that those of the whole group can be told.
+def _sentinel() -> tuple[int, int]:
+    """Start a process of our group that repeats the number of each signal in a pipe; return both.
 
-    All signals that we pass on must be blocked before it is made.
+    All signals that we pass on must be blocked before, and it ends with us.
     """
+    parent, (reads, writes) = os.getpid(), os.pipe()
+    if sentinel := os.fork():
+        os.close(writes)
+        return sentinel, reads
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        os.dup2(writes, 0)
+        os.closerange(1, 1 << 20)  # it holds no file of ours
+        while os.getppid() == parent:
+            if came := signal.sigtimedwait(signal.valid_signals(), 1):
+                os.write(0, bytes([came.si_signo]))
+    finally:
+        os._exit(0)
 
-    def __init__(self) -> None:
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._wait(os.getppid())
 
-    @staticmethod
-    def _wait(parent: int) -> NoReturn:
-        """Hold no file, and end with the parent."""
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            os.closerange(0, 1 << 20)
-            while os.getppid() == parent:
-                sleep(1)
-        finally:
-            os._exit(0)
-
-    def has(self, number: int) -> bool:
-        """Check whether a signal that reached us has reached the group, too. Later ones are checked again."""
-        until = monotonic() + _GROUP_S
-        while monotonic() < until:
-            pending = re.findall(r"^(?:Shd|Sig)Pnd:\s*(\w+)", read_text(f"/proc/{self._pid}/status"), re.M)
-            if any(int(bits, 16) >> (number - 1) & 1 for bits in pending):
-                self.end()
-                signal.sigtimedwait({number}, 0)  # `timeout` sends it to us alone first, then to the group
-                self._pid = _Sentinel()._pid
-                return True
-            sleep(0.002)
-        return False
-
-    def end(self) -> None:
-        """End it."""
-        with contextlib.suppress(OSError):
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+def _reached_group(pipe: int, number: int) -> bool:
+    """Check whether a signal that reached us reaches the sentinel, too."""
+    until = monotonic() + _GROUP_S
+    while select([pipe], [], [], max(0.0, until - monotonic()))[0] and (came := os.read(pipe, 64)):
+        if number in came:
+            signal.sigtimedwait({number}, 0)  # `timeout` sends it to us alone first, then to the group
+            return True
+    return False
 
 
 def _start(program: Sequence[str], folder: Path, more: dict[str, str], mask: Any) -> int:

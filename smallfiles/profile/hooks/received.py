@@ -144,6 +144,8 @@ class Recorder(watch.Watch):
 
     def begin_fetcher(self, fetcher: Any) -> None:
         """Record that a worker, or the training itself, begins to make the batches of a pass."""
+        if self.fetching or ours(fetcher.dataset):  # a loader inside a loader has no number
+            return
         self.generation += 1
         fetcher._smallfiles = {"pass": self.generation, "states": None, "looks": 0}
         self.windows.clear()
@@ -151,8 +153,7 @@ class Recorder(watch.Watch):
 
         @functools.wraps(original)
         def collate(data: Any) -> Any:
-            if not ours(fetcher.dataset):
-                fetcher._smallfiles["items"] = self.attempt(self.items, fetcher, data)
+            fetcher._smallfiles["items"] = self.attempt(self.items, fetcher, data)
             return original(data)
 
         fetcher.collate_fn = collate
@@ -160,7 +161,7 @@ class Recorder(watch.Watch):
     def fetched(self, fetch: Callable[..., Any], fetcher: Any, index: Any) -> Any:
         """Make a batch, and write what is in it."""
         about = getattr(fetcher, "_smallfiles", None)
-        if self.fetching or about is None or ours(fetcher.dataset):
+        if self.fetching or about is None:
             return fetch(fetcher, index)
         about["items"], about["index"] = [], index
         if self.worker and about["looks"] < 8:

@@ -153,8 +153,8 @@ class Watch:
                 return
             self.attempt(self.look)
             self.looking_s = before_s + time.thread_time()
-            if time.perf_counter() > self.written + 0.2:
-                self.write_if_cheap()
+            if time.perf_counter() > self.written + max(0.2, 50 * self.write_s):
+                self.write()  # which takes a fiftieth of the time at most
         self.write()
 
     def begin_rank(self) -> None:
@@ -175,11 +175,6 @@ class Watch:
             copies = not self.inside and moments.copies(*moments.stack(self.thread))
             at = "next" if self.inside else "copy" if copies else "outside"
             self.looks[at] += 1
-
-    def write_if_cheap(self) -> None:
-        """Write the record if all that was written took at most a fiftieth of the time."""
-        if time.perf_counter() > self.written + 50 * self.write_s:
-            self.write()
 
     def write(self) -> None:
         """Write the record of this process, complete or not at all; a full disk ends nothing."""
@@ -289,8 +284,8 @@ class Watch:
             loader = epoch.facts["loader"]
             loader["batch_bytes"] = self.facts["batch_bytes"] = loaders.nbytes(batch)
             loader["batch_samples"] = loader["batch_size"] or loaders.samples(batch)
-            if epoch.made == 1:  # what the steps in the journal belong to
-                self.write() if len(self.epochs) == 1 else self.write_if_cheap()
+            if epoch.made == len(self.epochs) == 1:  # the loader that the steps belong to
+                self.write()
         if got[2] is not None:
             self.gaps.append((asked[2], got[2]))
         while self.gaps and self.gaps[0][1].query():
