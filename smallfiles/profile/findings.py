@@ -291,13 +291,13 @@ def of_resume(before: Received, after: Received) -> list[Finding]:
     found: list[Finding] = []
     for number, (first, then) in enumerate(zip(before.streams, after.streams, strict=False)):
         if first.identity == then.identity:
-            at = len(first.epochs)
-            whole = merged([first, then.with_passes(lambda one, at=at: {"epoch": one.epoch + at})])
-            found += [replace(each, stream=number) for each in _of_resumed(whole, at)]
+            found += [replace(each, stream=number) for each in _of_resumed(first, then)]
     return found
 
 
-def _of_resumed(whole: Stream, at: int) -> Iterator[Finding]:
+def _of_resumed(before: Stream, after: Stream) -> Iterator[Finding]:
+    at = len(before.epochs)
+    whole = merged([before, after.with_passes(lambda one: {"epoch": one.epoch + at})])
     epochs, size = whole.epochs, len(whole.ids)
     last = cut_at_save(epochs[at - 1])
     then = next((epoch for epoch in epochs if epoch[0].epoch == at), [])
@@ -352,4 +352,5 @@ def order_of(passes: Sequence[Pass], ids: Ids, by_batch: bool) -> Ids:
     if not by_batch:
         turns = [np.arange(len(each.samples)) for each in passes]
     places = np.concatenate([each.samples for each in passes])
-    return ids[places[np.argsort(np.concatenate(turns), kind="stable")]]
+    order: Ids = ids[places[np.argsort(np.concatenate(turns), kind="stable")]]
+    return order

@@ -114,7 +114,7 @@ def _note(dataset: Any, at: Any) -> None:
         watch.current.windows[0].append((received.INDEX, int(getattr(at, "index", at))))
 
 
-def _deliver(deliver: Callable[..., Any], loader: Any, *words: Any) -> Iterator[Any]:
+def _deliver(deliver: Callable[..., Any], loader: Any, *words: Any) -> Any:
     plan = loader.plan
     more = {"shuffles": bool(plan.shuffle), "batch": plan.batch, "workers": loader.num_workers, "site": ""}
     drawn = plan.epoch_samples if plan.parts else None
