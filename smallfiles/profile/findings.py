@@ -299,14 +299,15 @@ def _of_resumed(before: Stream, after: Stream) -> Iterator[Finding]:
     at = len(before.epochs)
     whole = merged([before, after.with_passes(lambda one: {"epoch": one.epoch + at})])
     epochs, size = whole.epochs, len(whole.ids)
-    last = cut_at_save(epochs[at - 1])
+    last = until_save(epochs[:at])
     then = next((epoch for epoch in epochs if epoch[0].epoch == at), [])
     if all(each.ended for each in last):
-        same = [(a, b) for a in whole.passes if a.epoch < at for b in then if a.rank == b.rank]
+        done = last[0].epoch
+        same = [(a, b) for a in whole.passes if a.epoch <= done for b in then if a.rank == b.rank]
         equal = any(len(a.samples) > 3 and np.array_equal(a.samples, b.samples) for a, b in same)
         if equal and whole.facts["shuffles"]:
             places = tuple(then[0].samples[:5].tolist())
-            yield Finding("a resume begins the order of an earlier epoch", f"after epoch {at - 1}", places)
+            yield Finding("a resume begins the order of an earlier epoch", f"after epoch {done}", places)
         return
     had, got = counts_of(last, size), counts_of(then, size)
     arrived = f"{int(had.sum()):,} samples before the resume, {int(got.sum()):,} in the first epoch after it"
@@ -319,10 +320,12 @@ def _of_resumed(before: Stream, after: Stream) -> Iterator[Finding]:
         yield Finding("a resume skips samples", text, _first(neither))
 
 
-def cut_at_save(epoch: Sequence[Pass]) -> list[Pass]:
-    """Return the passes up to the checkpoint, of which only one rank may know."""
-    saved = [each.saved for each in epoch if each.saved is not None]
-    return [each.first_batches(max(saved)) for each in epoch] if saved else list(epoch)
+def until_save(epochs: Sequence[Sequence[Pass]]) -> list[Pass]:
+    """Return the passes of the epoch of the last checkpoint, up to it; only one rank may know of it."""
+    for epoch in reversed(epochs):
+        if saved := [each.saved for each in epoch if each.saved is not None]:
+            return [each.first_batches(max(saved)) for each in epoch]
+    return list(epochs[-1])
 
 
 def of_ranks(runs: dict[int, Received]) -> list[Finding]:

@@ -56,10 +56,11 @@ class Pass:
     saved: int | None = None
 
     def first_batches(self, count: int) -> Pass:
-        """Return the pass up to a batch."""
+        """Return the pass up to a batch, which may be its last one."""
         samples = self.samples[: int(self.sizes[:count].sum())]
         sizes, workers = self.sizes[:count], self.workers[:count]
-        return replace(self, samples=samples, sizes=sizes, workers=workers, ended=False)
+        ended = self.ended and count >= len(self.sizes)
+        return replace(self, samples=samples, sizes=sizes, workers=workers, ended=ended)
 
     @property
     def worker_of_sample(self) -> Places:
@@ -183,18 +184,17 @@ def _runs_of(process: _Process, made: Batches) -> Iterator[_Run]:
     """Yield the passes of a process: facts, and its batches with their workers, end, and save."""
     begun = {fact["begins"]: fact for fact in process.facts if "begins" in fact}
     came, got = defaultdict[int, list[tuple[int, bool]]](list), Counter[int]()
-    ended, delivered, saved, last = set[int](), dict[int, int](), dict[int, int](), 0
+    ended, delivered, saved = set[int](), dict[int, int](), dict[int, int]()
     for tag, number, kind, _ in process.entries():
         if tag in (received.GOT, received.SKIPPED):
             came[number].append((kind, tag == received.GOT))
             got[number] += tag == received.GOT
-            last = number
         elif tag == received.ENDED:
             ended.add(number)
         elif tag == received.DELIVERED:
             delivered[number] = kind
-        elif tag == received.SAVED and last:
-            saved[last] = delivered.get(last, got[last])
+        elif tag == received.SAVED:  # the last pass may be a validation, so all passes know of it
+            saved = {each: delivered.get(each, got[each]) for each in came}
     for number, arrivals in came.items():
         if number not in begun:
             continue

@@ -1,22 +1,22 @@
 """Trainings of strangers for the audit: `python audited.py LOADER FAULT [ranks=2] [workers=2] [NAME=VALUE]`.
 
-Each loader is used as its own documentation uses it. FAULT is `right`, or the name of what is planted. The
-ranks are forked processes with the variables of torchrun. Each prints what it received, for comparison.
+Each loader is used as its own documentation uses it. FAULT is `right`, or the name of what is planted. With
+several ranks, `torchrun` or Lightning starts one process for each rank. `tools/audit_matrix.py` runs all.
 """
 
 import contextlib
 import os
 import pickle
 import random
-import socket
 import sys
 import tarfile
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
 LOADER, FAULT = sys.argv[1:3]
 SET = {
@@ -25,22 +25,21 @@ SET = {
     "epochs": 2,
     "count": 48,
     "batch": 4,
-    "stop": 0,
-    "start": 0,
-    "skip": 0,
+    "seed": 0,
+    "start": 0,  # the first epoch
+    "skip": 0,  # samples or batches to leave out before it
+    "stop": 0,  # the batch after which the run ends
+    "checkpoint": 0,  # the batch after which the state of the loader is saved
+    "saves": 0,  # whether a checkpoint is saved after each epoch
+    "resume": 0,  # whether the saved state is loaded
     "data": ".",
+    "method": "thread",
     "mix": 0,
     "weights": None,
     "prebatch": None,
-    "checkpoint": 0,
-    "resume": 0,
 }
 SET |= {k: int(v) if v.isdigit() else v for k, v in (word.split("=") for word in sys.argv[3:])}
 RANKS, COUNT, BATCH, DATA = SET["ranks"], SET["count"], SET["batch"], Path(SET["data"])
-
-
-with socket.create_server(("localhost", 0)) as free:
-    PORT = str(free.getsockname()[1])
 
 
 def rank():
@@ -121,23 +120,47 @@ def loader_of(data, sampler=None, **more):
     )
 
 
-def run(loader, set_epoch=lambda epoch: None, value=lambda batch: batch[:, 0].tolist()):
-    """The loop: prints a number that depends on the order."""
-    total = 0
+def column(batch):
+    return batch[:, 0].tolist()
+
+
+def run(loader, set_epoch=lambda epoch: None, value=column, state=None):
+    """Return a number that depends on the order of the samples.
+
+    Saves the state of the loader at one batch and stops at another, or goes on from that state. A state that
+    is saved late, or forgotten, is a fault.
+    """
+    path, total, numbers = DATA / f"state-{rank()}", 0, count(1)
+    if SET["resume"] and FAULT != "forgotten":
+        state.load_state_dict(pickle.loads(path.read_bytes()))
     for epoch in range(SET["start"], SET["epochs"]):
         set_epoch(epoch)
-        for number, batch in enumerate(loader, 1):
+        for batch in loader:
+            at, saves = next(numbers), not SET["resume"]
+            if saves and at == SET["checkpoint"]:
+                torch.save({}, path.with_suffix(".weights"))
+            if saves and at == (SET["stop"] if FAULT == "late" else SET["checkpoint"]):
+                path.write_bytes(pickle.dumps(state.state_dict()))
             for each in value(batch):
                 total = (total * 31 + int(each)) % 1_000_003
-            if SET["stop"] and number == SET["stop"]:
+            if at == SET["stop"]:
                 return total
+        if SET["saves"]:
+            with torch.no_grad():
+                list(DataLoader(Samples(), BATCH))  # a validation
+            torch.save({}, path.with_suffix(".weights"))
     return total
+
+
+def ordered():
+    """Return a sampler with one order for all epochs."""
+    return torch.randperm(COUNT, generator=torch.Generator().manual_seed(1)).tolist()
 
 
 def map_style():
     sampler = None
     if FAULT == "order":
-        sampler = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1)).tolist()
+        sampler = ordered()
     elif FAULT == "replacement":
         sampler = torch.utils.data.RandomSampler(range(COUNT), replacement=True)
     elif FAULT == "twice":
@@ -150,8 +173,9 @@ def map_style():
 def distributed():
     data = Samples()
     ranks, at = (1, 0) if FAULT == "several" else (RANKS, rank())
-    sampler = torch.utils.data.DistributedSampler(
-        data, ranks, at, shuffle=FAULT != "dropped_last", drop_last=FAULT.startswith("dropped")
+    seed = RANKS if FAULT == "seed" else 0
+    sampler = DistributedSampler(
+        data, ranks, at, shuffle=FAULT != "dropped_last", seed=seed, drop_last=FAULT.startswith("dropped")
     )
     return run(loader_of(data, sampler), sampler.set_epoch if FAULT != "order" else lambda epoch: None)
 
@@ -189,7 +213,7 @@ def webdataset():
     seed = [0]
     if FAULT != "replacement":  # which has no end
         data = data.compose(lambda src: shuffled(src, seed))
-    data = data.to_tuple("txt").map_tuple(int).batched(BATCH)
+    data = data.to_tuple("txt").map_tuple(int).batched(BATCH, partial=FAULT != "dropped")
     if FAULT == "replacement":
         data = data.with_epoch(COUNT // BATCH)
     loader = wds.WebLoader(data, batch_size=None, num_workers=SET["workers"])
@@ -209,14 +233,17 @@ def hf():
     import datasets.distributed
 
     data = datasets.Dataset.from_dict({"x": list(range(COUNT))}).with_format("torch")
-    if FAULT != "several" and RANKS > 1:
+    sampler, set_epoch = None, lambda epoch: None
+    if FAULT == "dealt":
+        sampler = DistributedSampler(data, RANKS, rank())
+        set_epoch = sampler.set_epoch
+    elif FAULT != "several" and RANKS > 1:
         data = datasets.distributed.split_dataset_by_node(data, rank(), RANKS)
     if FAULT == "order":
-        loader = DataLoader(
-            data.shuffle(seed=1), BATCH, num_workers=SET["workers"], sampler=[*range(len(data))][::-1]
-        )
-        return run(loader, value=lambda batch: batch["x"])
-    return run(loader_of(data), value=lambda batch: batch["x"])
+        sampler = [*range(COUNT)][::-1]
+    elif FAULT == "twice":
+        sampler = [*range(COUNT), 3, 4, 5]
+    return run(loader_of(data, sampler), set_epoch, lambda batch: batch["x"])
 
 
 def rows(shards):
@@ -230,11 +257,12 @@ def hf_stream():
     import datasets.distributed
 
     data = datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": [0, 1, 2, 3]})
-    data = data.shuffle(seed=1, buffer_size=16)
+    if FAULT != "stored":
+        data = data.shuffle(seed=1, buffer_size=16)
     if FAULT != "several" and RANKS > 1:
         data = datasets.distributed.split_dataset_by_node(data, rank(), RANKS)
-    loader = DataLoader(data, BATCH, num_workers=SET["workers"])
-    return run(loader, (lambda epoch: None) if FAULT == "order" else data.set_epoch, lambda batch: batch["x"])
+    set_epoch = (lambda epoch: None) if FAULT == "order" else data.set_epoch
+    return run(loader_of(data), set_epoch, lambda batch: batch["x"], data)
 
 
 def lightning():
@@ -262,78 +290,116 @@ def lightning():
     quiet = dict.fromkeys(
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
     )
-    model = Model()
-    data = Stream() if FAULT in ("twice", "iterable") else Samples()
-    sampler = (
-        torch.utils.data.DistributedSampler(data, RANKS, rank()) if RANKS > 1 and FAULT != "several" else None
-    )
-    sampler = [*range(COUNT)][::-1] if FAULT == "order" else sampler
+
+    class Stop(L.Callback):
+        def on_train_batch_end(self, trainer, *more):
+            if trainer.global_step == SET["stop"]:
+                trainer.save_checkpoint(DATA / "state.ckpt")
+                trainer.should_stop = True
+
+    model, sampler = Model(), None
+    data = Stream() if FAULT == "twice" else Samples()
+    if FAULT == "dealt":  # the rank that Lightning's own launcher gives to the processes that it starts
+        sampler = DistributedSampler(data, RANKS, int(os.environ.get("LOCAL_RANK", 0)))
+    elif FAULT == "order":
+        sampler = [*range(COUNT)][::-1]
     trainer = L.Trainer(
-        max_epochs=SET["epochs"], accelerator="cpu", devices=1, use_distributed_sampler=False, **quiet
+        max_epochs=SET["epochs"],
+        accelerator="cpu",
+        devices=RANKS,
+        strategy="ddp" if RANKS > 1 else "auto",
+        use_distributed_sampler=FAULT != "several",
+        callbacks=[Stop()],
+        **quiet,
     )
-    trainer.fit(model, loader_of(data, sampler), DataLoader(Samples(), BATCH))
+    resume = DATA / "state.ckpt" if SET["resume"] and FAULT != "forgotten" else None
+    trainer.fit(model, loader_of(data, sampler), DataLoader(Samples(), BATCH), ckpt_path=resume)
+    if SET["saves"]:
+        trainer.save_checkpoint(DATA / "state.ckpt")
     return model.total
 
 
 def accelerate():
-    from accelerate.data_loader import prepare_data_loader, skip_first_batches
+    from accelerate import Accelerator, skip_first_batches
+    from accelerate.utils import DataLoaderConfiguration
 
-    data = Stream() if FAULT in ("twice", "iterable") else Samples()
+    data = Stream() if FAULT == "twice" else Samples()
     sampler = [*range(COUNT)][::-1] if FAULT == "order" else None
-    generator = torch.Generator()
-    more = {"generator": generator} if sampler is None and not isinstance(data, IterableDataset) else {}
-    loader = prepare_data_loader(
-        loader_of(data, sampler, **more),
-        num_processes=1 if FAULT == "several" else RANKS,
-        process_index=0 if FAULT == "several" else rank(),
-        put_on_device=False,
-        rng_types=[],
-    )
+    generator, seed = torch.Generator(), RANKS if FAULT == "seed" else 0
+    more = {} if sampler or FAULT == "twice" else {"generator": generator}
+    loader = loader_of(data, sampler, **more)
+    if FAULT != "several":
+        settings = DataLoaderConfiguration(even_batches=FAULT != "ragged")
+        loader = Accelerator(cpu=True, dataloader_config=settings).prepare(loader)
     if SET["skip"]:
         loader = skip_first_batches(loader, SET["skip"])
-    return run(loader, lambda epoch: generator.manual_seed(epoch))
+    return run(loader, lambda epoch: generator.manual_seed(epoch + 10 * seed))
+
+
+def write_mosaic():
+    from streaming import MDSWriter
+
+    with MDSWriter(out=str(DATA / "mds"), columns={"x": "int"}, size_limit=200) as out:
+        for index in range(COUNT):
+            out.write({"x": index})
 
 
 def mosaic():
-    from streaming import StreamingDataset
+    from streaming import StreamingDataLoader, StreamingDataset
 
-    os.environ.update(
-        LOCAL_WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank()), MASTER_ADDR="localhost", MASTER_PORT=PORT
-    )
+    batch = 2 * BATCH // RANKS  # an order on several ranks is the same only for a global batch
     data = StreamingDataset(
-        local=str(DATA / "mds"), shuffle=True, shuffle_seed=7, batch_size=BATCH, num_canonical_nodes=1
+        local=str(DATA / "mds"),
+        shuffle=True,
+        shuffle_seed=RANKS if FAULT == "seed" else 7,
+        batch_size=batch,
+        num_canonical_nodes=1,
+        replication=2 if FAULT == "several" else None,
+        epoch_size=2 * COUNT if FAULT == "twice" else None,
     )
-    loader = DataLoader(data, BATCH, num_workers=SET["workers"], drop_last=FAULT == "dropped")
-    return run(loader, value=lambda batch: batch["x"])
+    loader = StreamingDataLoader(
+        data, batch_size=batch, num_workers=SET["workers"], drop_last=FAULT == "dropped"
+    )
+    first = data.state_dict(0, from_beginning=True) if FAULT == "order" else None
+    again = (lambda epoch: data.load_state_dict(first)) if first else (lambda epoch: None)
+    return run(loader, again, lambda batch: batch["x"].tolist(), loader)
+
+
+def itself(index):
+    return {"x": index}
+
+
+def write_litdata():
+    from litdata import optimize
+
+    optimize(itself, list(range(COUNT)), str(DATA / "lit"), chunk_size=6, num_workers=1)
 
 
 def litdata():
     from litdata import StreamingDataLoader, StreamingDataset
 
-    if FAULT != "several":  # without torch.distributed, LitData reads its rank from this variable alone
-        os.environ["GLOBAL_RANK"] = str(rank())
-    data = StreamingDataset(str(DATA / "lit"), shuffle=FAULT != "order", drop_last=False, seed=3)
-    if FAULT == "order":
-        loader = DataLoader(data, BATCH, num_workers=SET["workers"])
-    else:
-        loader = StreamingDataLoader(data, batch_size=BATCH, num_workers=SET["workers"])
-    return run(loader, value=lambda batch: batch["x"])
+    if FAULT != "several" and RANKS > 1:
+        torch.distributed.init_process_group("gloo")
+    data = StreamingDataset(str(DATA / "lit"), shuffle=True, drop_last=FAULT == "dropped", seed=3)
+    kind = DataLoader if FAULT == "order" else StreamingDataLoader  # which alone counts the epochs
+    loader = kind(data, batch_size=BATCH, num_workers=SET["workers"])
+    return run(loader, value=lambda batch: batch["x"].tolist(), state=loader)
+
+
+class Source:
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return np.array([index, 0])
+
+    def __repr__(self):
+        return "Source"
 
 
 def grain():
     import grain.python as pygrain
 
-    class Source:
-        def __len__(self):
-            return COUNT
-
-        def __getitem__(self, index):
-            return np.array([index, 0])
-
-        def __repr__(self):
-            return "Source"
-
-    seen = 0
     shard = (
         pygrain.NoSharding()
         if FAULT == "several"
@@ -343,14 +409,19 @@ def grain():
     loader = pygrain.DataLoader(
         data_source=Source(), sampler=sampler, worker_count=SET["workers"], operations=[pygrain.Batch(BATCH)]
     )
-    if FAULT == "plan":
-        plan = pygrain.MapDataset.source(Source()).shuffle(seed=1)[rank() :: RANKS].repeat(SET["epochs"])
-        options = pygrain.MultiprocessingOptions(num_workers=SET["workers"])
-        loader = plan.to_iter_dataset().batch(BATCH).mp_prefetch(options)
-    for batch in loader:
-        for each in batch[:, 0].tolist():
-            seen = (seen * 31 + int(each)) % 1_000_003
-    return seen
+    if FAULT in ("plan", "order"):
+        plan = pygrain.MapDataset.source(Source()).shuffle(seed=1)[rank() :: RANKS]
+        plan = plan.repeat(SET["epochs"], reseed_each_epoch=FAULT != "order")
+        loader = plan.to_iter_dataset().batch(BATCH)
+        if SET["workers"]:
+            loader = loader.mp_prefetch(pygrain.MultiprocessingOptions(num_workers=SET["workers"]))
+    batches, SET["epochs"] = iter(loader), 1  # which goes through all epochs
+    state = SimpleNamespace(state_dict=batches.get_state, load_state_dict=batches.set_state)
+    return run(batches, state=state)
+
+
+def named(index):
+    return {"id": index, "noise": random.random()}
 
 
 def nodes():
@@ -358,20 +429,23 @@ def nodes():
 
     data = Samples()
     ranks, at = (1, 0) if FAULT == "several" else (RANKS, rank())
-    sampler = torch.utils.data.DistributedSampler(data, ranks, at, drop_last=FAULT == "dropped")
+    seed = RANKS if FAULT == "seed" else 0
+    sampler = DistributedSampler(data, ranks, at, seed=seed, drop_last=FAULT == "dropped")
     if FAULT == "order":  # of an epoch that the sampler does not learn
-        sampler = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1)).tolist()
+        sampler = ordered()
     elif FAULT == "twice":
         sampler = [*range(COUNT), 3, 4, 5]
     first = nodes.IterableWrapper(Stream()) if FAULT == "iterable" else nodes.SamplerWrapper(sampler)
-    step = (lambda sample: sample) if FAULT == "iterable" else data.__getitem__
+    step = {"iterable": itself, "named": named}.get(FAULT, data.__getitem__)
     more = {"num_workers": SET["workers"], "in_order": FAULT != "unordered", "prebatch": SET["prebatch"]}
-    made = nodes.ParallelMapper(first, step, **more, snapshot_frequency=3)
+    made = nodes.ParallelMapper(first, step, **more, method=SET["method"], snapshot_frequency=3)
     made = nodes.Batcher(made, BATCH, drop_last=FAULT == "dropped")
-    made = nodes.Mapper(made, torch.stack)
     if SET["workers"]:
         made = nodes.Prefetcher(made, prefetch_factor=2, snapshot_frequency=2)
-    return resumed(nodes.Loader(made))
+    loader = nodes.Loader(made)
+    field = {"iterable": lambda item: item["x"][0], "named": lambda item: item["id"]}
+    field = field.get(FAULT, lambda item: item[0])
+    return run(loader, value=lambda batch: list(map(field, batch)), state=loader)
 
 
 def mixed_nodes():
@@ -386,80 +460,54 @@ def mixed_nodes():
     mixed = nodes.MultiNodeWeightedSampler(
         sources, weights, stop_criteria=stop, rank=rank(), world_size=RANKS
     )
-    return run(nodes.Loader(nodes.Batcher(mixed, BATCH, drop_last=False)), value=lambda batch: batch)
+    return run(nodes.Loader(nodes.Batcher(mixed, BATCH, drop_last=False)), value=list)
 
 
 def stateful():
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     data = Stream() if FAULT == "iterable" else Samples()
-    ranks = {"sampler": torch.utils.data.DistributedSampler(data, RANKS, rank())} if RANKS > 1 else {}
-    more = ranks or {"shuffle": FAULT != "iterable"}
-    return resumed(StatefulDataLoader(data, BATCH, num_workers=SET["workers"], **more))
+    ranks = {}
+    if FAULT == "seed" or (RANKS > 1 and FAULT != "several"):
+        ranks = {"sampler": DistributedSampler(data, RANKS, rank(), seed=RANKS if FAULT == "seed" else 0)}
+    order = {"sampler": ordered()} if FAULT == "order" else {"shuffle": FAULT != "iterable"}
+    more = {"num_workers": SET["workers"], "drop_last": FAULT == "dropped"} | (ranks or order)
+    loader = StatefulDataLoader(data, BATCH, **more)
+    set_epoch = getattr(more.get("sampler"), "set_epoch", lambda epoch: None)
+    return run(loader, set_epoch, state=loader)
 
 
-def resumed(loader):
-    """Save the state of the loader at one batch and stop at another, or go on from there."""
-    path = DATA / f"state-{LOADER}-{FAULT}-{RANKS}-{rank()}"
-    if SET["resume"] and FAULT != "forgotten":
-        loader.load_state_dict(pickle.loads(path.read_bytes()))
+def write_ours():
+    from smallfiles.cli import main
 
-    numbers = count(1)
-
-    def value(batch):
-        at = next(numbers)
-        if not SET["resume"] and at == SET["checkpoint"]:
-            torch.save({}, path.with_suffix(".weights"))
-        if not SET["resume"] and at == (SET["stop"] if FAULT == "late" else SET["checkpoint"]):
-            path.write_bytes(pickle.dumps(loader.state_dict()))
-        return batch[:, 0].tolist()
-
-    return run(loader, value=value)
+    kind = ("--layout", "folder", "--count", str(COUNT), "--classes", "2")
+    return main(["synth", str(DATA / "images"), *kind]) or main(
+        ["pack", str(DATA / "images"), str(DATA / "set.arrow")]
+    )
 
 
 def ours():
     from smallfiles.loading import LoaderConfig, make_loader
 
+    several = {"rank": 0, "world_size": 1} if FAULT == "several" else {}  # else as torchrun says
     config = LoaderConfig(
         batch=BATCH,
         workers=SET["workers"],
-        rank=0 if FAULT == "several" else rank(),
-        world_size=1 if FAULT == "several" else RANKS,
         weights=SET["weights"],
+        seed=RANKS if FAULT == "seed" else 0,
+        drop_last=FAULT == "dropped",
+        **several,
     )
     packed = DATA / "set.arrow"
     if SET["mix"]:  # as two sets
         loader = make_loader(mix={packed: 0.6, str(packed): 0.4}, config=config)
     else:
         loader = make_loader(packed, config)
-    return run(
-        loader,
-        (lambda epoch: loader.set_epoch(0)) if FAULT == "order" else loader.set_epoch,
-        lambda batch: batch["index"].tolist(),
-    )
-
-
-def train():
-    torch.manual_seed(0)
-    total = globals()[{"map": "map_style"}.get(LOADER, LOADER)]()
-    os.write(1, f"total {rank()} {total}\n".encode())  # at once, since ranks share the pipe
+    set_epoch = (lambda epoch: loader.set_epoch(0)) if FAULT == "order" else loader.set_epoch
+    return run(loader, set_epoch, lambda batch: batch["index"].tolist(), loader)
 
 
 if __name__ == "__main__":
-    if RANKS == 1:
-        train()
-    children = []
-    for number in range(RANKS if RANKS > 1 else 0):
-        if (child := os.fork()) == 0:
-            os.environ.update(
-                RANK=str(number),
-                WORLD_SIZE=str(RANKS),
-                LOCAL_RANK=str(number),
-                MASTER_ADDR="localhost",
-                MASTER_PORT=PORT,
-            )
-            train()
-            sys.exit()
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    sys.exit(max(codes, default=0))
+    torch.manual_seed(SET["seed"])
+    result = globals()[{"map": "map_style"}.get(LOADER, LOADER)]()
+    os.write(1, f"total {rank()} {result}\n".encode())  # at once, since ranks share the pipe

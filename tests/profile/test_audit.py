@@ -1,33 +1,27 @@
 """A training of a stranger is audited: it stays what it is, and the report says what arrived how often."""
 
 import importlib.util
-import io
 import json
 import os
-import shlex
-import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from smallfiles.cli import main
+from smallfiles.profile import findings
 
 LOOPS = Path(__file__).with_name("audited.py")
 ROOT = LOOPS.parents[2]
-COUNT = 48
-PACKAGES = {
-    "hf": "datasets",
-    "hf_stream": "datasets",
-    "mosaic": "streaming",
-    "litdata": "litdata",
-    "grain": "grain",
-    "nodes": "torchdata",
-    "mixed_nodes": "torchdata",
-    "stateful": "torchdata",
+sys.path.append(str(ROOT / "tools"))
+matrix = importlib.import_module("audit_matrix")
+ONCE = "exactly once"
+SEVERAL, TWICE = "samples are seen by several ranks", "samples arrive twice in an epoch"
+EVERY_DAY = {
+    *("map random workers=2", "distributed several ranks=2", "iterable twice workers=2", "webdataset order"),
+    *("map right workers=2", "ours right ranks=2 mix=1", "webdataset right ranks=2"),
 }
 
 
@@ -53,174 +47,39 @@ def audit(tmp_path, *program, options=(), **environment):
     return done
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Shards, files, and a packed set of the same 48 samples."""
-    folder = tmp_path_factory.mktemp("data")
-    for shard in range(4):
-        with tarfile.open(folder / f"part-{shard:03}.tar", "w") as tar:
-            for index in range(shard * 12, (shard + 1) * 12):
-                member = tarfile.TarInfo(f"{index:06}.txt")
-                member.size = len(text := str(index).encode())
-                tar.addfile(member, io.BytesIO(text))
-    for index in range(COUNT):
-        (folder / f"{index:04}.bin").write_bytes(bytes(index))
-    return folder
+def case(each):
+    return pytest.param(each, id=each.program, marks=() if each.program in EVERY_DAY else pytest.mark.slow)
 
 
-def loop(data, loader, *words):
-    package = PACKAGES.get(loader, loader if loader in ("webdataset", "lightning", "accelerate") else "torch")
-    if not importlib.util.find_spec(package):
-        pytest.skip(f"{package}: not installed")
-    if loader == "ours" and not (data / "set.arrow").exists():
-        assert (
-            main(
-                ["synth", str(data / "images"), "--layout", "folder", "--count", str(COUNT), "--classes", "2"]
-            )
-            == 0
-        )
-        assert main(["pack", str(data / "images"), str(data / "set.arrow")]) == 0
-    if "truncated" in words and not (cut := data / "cut").exists():
-        shutil.copytree(
-            data, cut, ignore=lambda folder, names: {*names} - {f"part-{n:03}.tar" for n in range(4)}
-        )
-        os.truncate(cut / "part-002.tar", 2_000)
-    data = data / "cut" if "truncated" in words else data
-    return sys.executable, LOOPS, loader, *words, f"data={data}"
-
-
-ONCE = "exactly once"
-SEVERAL, TWICE, LOST = (
-    "samples are seen by several ranks",
-    "samples arrive twice in an epoch",
-    "samples are lost",
-)
-ORDER, DRAWN = "the same order in every epoch", "samples are drawn with replacement"
-DROPPED, LAST = "the last samples are dropped", "the same last samples are dropped in every epoch"
-PADDED, UNEVEN = "padding by repetition", "ranks have different numbers of batches"
-RANDOM = "equal random numbers in several workers"
-TWO = "ranks=2"
-UNREAD, CUT = "shards that no worker read", "a shard is truncated"
-AGAIN, SKIPPED = "a resume repeats samples", "a resume skips samples"
-OTHER = "another order on another number of ranks"
-FAULTS = {
-    LOST: "iterable lost | webdataset lost | grain right ranks=2 count=47 epochs=1",
-    TWICE: "map twice workers=2 | iterable twice workers=2 | files twice workers=2 | "
-    "webdataset twice workers=2 | lightning twice workers=2 | accelerate twice workers=2 | "
-    "nodes twice workers=2",
-    SEVERAL: "distributed several ranks=2 | iterable several ranks=2 | webdataset several ranks=2 | "
-    "hf several ranks=2 | hf_stream several ranks=2 | lightning several ranks=2 | ours several ranks=2 | "
-    "grain several ranks=2 | nodes several ranks=2 workers=2",
-    ORDER: "map order | distributed order ranks=2 | webdataset order | hf order | hf_stream order | "
-    "lightning order | accelerate order ranks=2 | ours order workers=2 | nodes order",
-    RANDOM: "map random workers=2 | iterable random workers=2 | lightning random workers=2",
-    UNEVEN: "iterable uneven ranks=2 | webdataset right ranks=3 | hf right ranks=2 count=41",
-    PADDED: "distributed right ranks=2 count=47 | accelerate right ranks=2 count=45",
-    LAST: "map dropped_last count=50 | distributed dropped_last ranks=2 count=49",
-    DROPPED: "map dropped count=50 | accelerate dropped count=50",
-    DRAWN: "map replacement | webdataset replacement | mixed_nodes cycle",
-    UNREAD: "webdataset unread | shards unread",
-    CUT: "webdataset truncated | shards truncated",
-    AGAIN: "map sequential stop=5 epochs=1 > map sequential epochs=1 | "
-    "ours right stop=5 epochs=1 > ours right epochs=1 | "
-    "stateful forgotten stop=5 checkpoint=3 epochs=1 > stateful forgotten resume=1 | "
-    "nodes forgotten workers=2 stop=5 checkpoint=3 epochs=1 > nodes forgotten workers=2 resume=1",
-    SKIPPED: "iterable right stop=5 epochs=1 > iterable right skip=24 | "
-    "accelerate right stop=5 epochs=1 > accelerate right skip=7 epochs=1 | "
-    "stateful late workers=2 stop=5 checkpoint=3 epochs=1 > stateful late workers=2 resume=1 | "
-    "nodes late stop=5 checkpoint=3 epochs=1 > nodes late resume=1",
-    OTHER: "webdataset right ranks={ranks} | iterable blocks ranks={ranks}",
-}
-EVERY_DAY = {
-    *("map random workers=2", "distributed several ranks=2", "iterable twice workers=2", "webdataset order"),
-    *("map right workers=2", "ours right ranks=2 mix=1", "webdataset right ranks=2"),
-}
-
-
-def case(words, *more):
-    return pytest.param(words, *more, marks=() if words in EVERY_DAY else pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    "words, name", [case(words, name) for name, several in FAULTS.items() for words in several.split(" | ")]
-)
-def test_a_planted_fault_is_named(words, name, data, tmp_path):
-    """Behind `>` stands the run that continues the first one."""
-    first, *then = (loop(data, *program.split()) for program in words.split(" > "))
-    options = ["--ranks", "1,2"] if "{ranks}" in words else []
-    done = audit(tmp_path, *first, options=[*options, *(f"--resume={shlex.join(map(str, t))}" for t in then)])
-    found = {each["name"]: each for each in done.record["findings"]}
-    assert name in found and done.returncode == 1, done.stderr
-    assert f"finding   {name}" in done.stderr and found[name]["cure"] in done.stderr
-    assert "truncated" not in words or "part-002.tar" in found[CUT]["first"][0]
-
-
-RIGHT = [
-    f"{loader} right {more}".strip()
-    for loader in (
-        "distributed",
-        "iterable",
-        "files",
-        "webdataset",
-        "hf",
-        "hf_stream",
-        "accelerate",
-        "ours",
-    )
-    for more in ("", "workers=2", TWO, "ranks=2 workers=2")
-] + [
-    "map right",
-    "map right workers=2",
-    "lightning right",
-    "lightning right workers=2",
-    "lightning iterable",
-    "map sequential",
-    "mosaic right",
-    "ours right ranks=2 mix=1",
-    "ours right ranks=2 workers=2 weights=label",
-    "grain right",
-    "grain right ranks=2 workers=2",
-    "grain plan ranks=2 workers=2",
-    "nodes right",
-    "nodes right ranks=2 workers=2 prebatch=5",
-    "nodes iterable workers=2",
-    "nodes unordered workers=2",
-    "stateful right workers=2",
-]
-
-
-@pytest.mark.parametrize("words", list(map(case, RIGHT)))
-def test_a_right_training_raises_no_alarm(words, data, tmp_path):
-    """It also computes what it computes alone."""
-    program = loop(data, *words.split())
-    done = audit(tmp_path, *program)
-    assert (done.record["verdict"], done.returncode) == (ONCE, 0), done.stderr
-    if "hf" not in words:
+@pytest.mark.parametrize("case", [case(each) for each in matrix.cases() if each.expected != "-"])
+def test_each_loader_is_judged_in_each_situation(case, tmp_path):
+    """A planted fault is named. A right training raises no alarm, and computes what it computes alone."""
+    if not importlib.util.find_spec(case.package):
+        pytest.skip(f"{case.package}: not installed")
+    (program, *_), options = case.commands(matrix.make_data(case, tmp_path / "data"))
+    done = audit(tmp_path, *program, options=options)
+    assert done.record, done.stderr
+    assert matrix.said_by(done.record) == case.expected, done.stderr
+    assert done.returncode == int(case.expected != ONCE)
+    for found in done.record["findings"]:
+        assert f"finding   {found['name']}" in done.stderr and found["cure"] in done.stderr
+        assert found["name"] != "a shard is truncated" or "part-002.tar" in found["first"][0]
+    if case.expected == ONCE and not options and "hf" not in case.program:
         assert sorted(done.stdout.splitlines()) == sorted(run(*program[1:]).stdout.splitlines())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "accelerate right stop=5 epochs=1 > accelerate right skip=5 epochs=1",
-        "stateful right stop=5 checkpoint=3 epochs=1 > stateful right resume=1",
-        "stateful right workers=2 stop=5 checkpoint=3 epochs=1 > stateful right workers=2 resume=1",
-        "stateful iterable stop=5 checkpoint=3 epochs=1 > stateful iterable resume=1",
-        "stateful iterable workers=2 stop=5 checkpoint=3 epochs=1 > stateful iterable workers=2 resume=1",
-        "nodes right stop=5 checkpoint=3 epochs=1 > nodes right resume=1",
-        "nodes right workers=2 stop=5 checkpoint=3 epochs=1 > nodes right workers=2 resume=1",
-        "distributed right ranks={ranks}",
-    ],
-)
-@pytest.mark.slow
-def test_a_right_resume_and_a_right_number_of_ranks_raise_no_alarm(words, data, tmp_path):
-    first, *then = (loop(data, *program.split()) for program in words.split(" > "))
-    options = [f"--resume={shlex.join(map(str, t))}" for t in then] or ["--ranks", "1,2"]
-    assert audit(tmp_path, *first, options=options).record["findings"] == []
+def test_each_loader_has_all_situations_and_each_verdict_has_a_case():
+    cases = matrix.cases()
+    situations = {each.situation for each in cases}
+    for loader in {each.loader for each in cases}:
+        assert {each.situation for each in cases if each.loader == loader} == situations, loader
+    expected = {name for each in cases for name in each.expected.split(" + ")}
+    elsewhere = {findings.MIXED}  # of a test below
+    assert findings.CURES.keys() - elsewhere <= expected
 
 
-def test_received_is_not_fetched_and_an_epoch_that_stops_has_lost_nothing(data, tmp_path):
-    done = audit(tmp_path, *loop(data, "map", "right", "workers=3", "stop=2", "epochs=1"))
+def test_received_is_not_fetched_and_an_epoch_that_stops_has_lost_nothing(tmp_path):
+    done = audit(tmp_path, sys.executable, LOOPS, "map", "right", "workers=3", "stop=2", "epochs=1")
     assert done.record["verdict"] == "no epoch was finished" and done.returncode == 1
     assert "rank 0 8 in 2 batches (stopped)" in done.stderr
 
@@ -256,9 +115,9 @@ def test_a_crash_in_the_loop_keeps_what_was_received_until_then(tmp_path):
     assert done.returncode == 9 and "rank 0 16 in 4 batches (stopped)" in done.stderr
 
 
-def test_a_key_tells_samples_apart_and_nodes_are_joined(data, tmp_path):
+def test_a_key_tells_samples_apart_and_nodes_are_joined(tmp_path):
     for number in (0, 1):
-        program = loop(data, "iterable", "several")
+        program = (sys.executable, LOOPS, "iterable", "several")
         assert audit(tmp_path, *program, options=("--key", "0"), RANK=str(number), WORLD_SIZE="2").returncode
         (tmp_path / "a record.json").rename(tmp_path / f"node{number}.json")
     done = run("-m", "smallfiles", "audit", "--join", tmp_path / "node0.json", tmp_path / "node1.json")
