@@ -360,9 +360,9 @@ def mosaic():
     loader = StreamingDataLoader(
         data, batch_size=batch, num_workers=SET["workers"], drop_last=FAULT == "dropped"
     )
-    first = data.state_dict(0, from_beginning=True) if FAULT == "order" else None
-    again = (lambda epoch: data.load_state_dict(first)) if first else (lambda epoch: None)
-    return run(loader, again, lambda batch: batch["x"].tolist(), loader)
+    if FAULT == "order":  # each epoch is begun as the first one
+        return run(loader, lambda epoch: setattr(data, "next_epoch", 0), lambda batch: batch["x"].tolist())
+    return run(loader, value=lambda batch: batch["x"].tolist(), state=loader)
 
 
 def itself(index):
