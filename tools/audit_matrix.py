@@ -12,12 +12,14 @@ import python_version  # noqa: F401 - it ends this tool if this Python is too ol
 
 # isort: split
 import argparse
+import functools
 import importlib.metadata
 import importlib.util
 import io
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -48,6 +50,7 @@ WRITES = ("mosaic", "litdata", "ours")
 """The loaders that write their data themselves."""
 VERSIONS = "torch webdataset datasets lightning accelerate mosaicml-streaming litdata grain torchdata"
 LIMIT_S = 250
+_SHARED = tempfile.TemporaryDirectory(prefix="sf-")
 HEAD = """\
 # What `smallfiles audit` says about each loader in each situation
 
@@ -111,13 +114,11 @@ def cases() -> list[Case]:
 
 def make_data(case: Case, folder: Path) -> Path:
     """Make what the program of a case reads, and return the folder."""
-    folder.mkdir(parents=True)
     loader, *words = case.program.split(" > ")[0].split()
     if loader in WRITES:
-        count = [word for word in words if word.startswith("count=")]
-        command = [sys.executable, str(PROGRAM), f"write_{loader}", "right", *count, f"data={folder}"]
-        subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S, env=environment())
-        return folder
+        count = next((word for word in words if word.startswith("count=")), f"count={COUNT}")
+        return shutil.copytree(_written(loader, count), folder)
+    folder.mkdir(parents=True)
     for shard in range(4):
         with tarfile.open(folder / f"part-{shard:03}.tar", "w") as tar:
             for index in range(shard * 12, (shard + 1) * 12):
@@ -128,6 +129,15 @@ def make_data(case: Case, folder: Path) -> Path:
         (folder / f"{index:04}.bin").write_bytes(bytes(index))
     if "truncated" in words:
         os.truncate(folder / "part-002.tar", 2_000)
+    return folder
+
+
+@functools.cache
+def _written(loader: str, count: str) -> Path:
+    """Return the folder of a data set that a loader wrote, which cases share."""
+    folder = Path(tempfile.mkdtemp(dir=_SHARED.name))
+    command = [sys.executable, str(PROGRAM), f"write_{loader}", "right", count, f"data={folder}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S, env=environment())
     return folder
 
 
