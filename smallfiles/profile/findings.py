@@ -302,12 +302,11 @@ def _of_resumed(before: Stream, after: Stream) -> Iterator[Finding]:
     last = until_save(epochs[:at])
     then = next((epoch for epoch in epochs if epoch[0].epoch == at), [])
     if all(each.ended for each in last):
-        done = last[0].epoch
-        same = [(a, b) for a in whole.passes if a.epoch <= done for b in then if a.rank == b.rank]
+        same = [(a, b) for a in whole.passes if a.epoch <= last[0].epoch for b in then if a.rank == b.rank]
         equal = any(len(a.samples) > 3 and np.array_equal(a.samples, b.samples) for a, b in same)
         if equal and whole.facts["shuffles"]:
-            places = tuple(then[0].samples[:5].tolist())
-            yield Finding("a resume begins the order of an earlier epoch", f"after epoch {done}", places)
+            text, places = f"after epoch {last[0].epoch}", tuple(then[0].samples[:5].tolist())
+            yield Finding("a resume begins the order of an earlier epoch", text, places)
         return
     had, got = counts_of(last, size), counts_of(then, size)
     arrived = f"{int(had.sum()):,} samples before the resume, {int(got.sum()):,} in the first epoch after it"
@@ -322,10 +321,9 @@ def _of_resumed(before: Stream, after: Stream) -> Iterator[Finding]:
 
 def until_save(epochs: Sequence[Sequence[Pass]]) -> list[Pass]:
     """Return the passes of the epoch of the last checkpoint, up to it; only one rank may know of it."""
-    for epoch in reversed(epochs):
-        if saved := [each.saved for each in epoch if each.saved is not None]:
-            return [each.first_batches(max(saved)) for each in epoch]
-    return list(epochs[-1])
+    epoch = next((each for each in reversed(epochs) if any(one.saved for one in each)), epochs[-1])
+    saved = max(one.saved or 0 for one in epoch)
+    return [one.first_batches(saved) for one in epoch] if saved else list(epoch)
 
 
 def of_ranks(runs: dict[int, Received]) -> list[Finding]:

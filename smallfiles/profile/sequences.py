@@ -57,9 +57,8 @@ class Pass:
 
     def first_batches(self, count: int) -> Pass:
         """Return the pass up to a batch, which may be its last one."""
-        samples = self.samples[: int(self.sizes[:count].sum())]
         sizes, workers = self.sizes[:count], self.workers[:count]
-        ended = self.ended and count >= len(self.sizes)
+        samples, ended = self.samples[: int(sizes.sum())], self.ended and count >= len(self.sizes)
         return replace(self, samples=samples, sizes=sizes, workers=workers, ended=ended)
 
     @property
