@@ -19,7 +19,7 @@ from benchmarks.loaders import dataloaders, engines, juelich
 from benchmarks.loaders.peer import Peer, measured_beside
 from smallfiles.measure import LoadBenchConfig
 from smallfiles.measure.bench import Bench, Target
-from smallfiles.measure.loading.run import Candidate
+from smallfiles.measure.loading import Candidate
 
 PEERS: dict[str, Peer] = {peer.name: peer for peer in (*juelich.PEERS, *dataloaders.PEERS, *engines.PEERS)}
 """By the name that the records carry."""

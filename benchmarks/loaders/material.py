@@ -38,7 +38,7 @@ from benchmarks.packing import (
 )
 from smallfiles.images import decode
 from smallfiles.measure.bench import Target
-from smallfiles.measure.loading.ours import first_of
+from smallfiles.measure.loading import first_of
 from smallfiles.measure.methods import Method
 from smallfiles.measure.protocol import attempt
 from smallfiles.measure.scratch import memory_folder

@@ -20,7 +20,7 @@ from benchmarks import missing
 from benchmarks.loaders.material import laid_out
 from smallfiles.measure import PREFETCH, LoadBenchConfig
 from smallfiles.measure.bench import Bench, Target
-from smallfiles.measure.loading.run import Candidate, epoch_of
+from smallfiles.measure.loading import Candidate, epoch_of
 from smallfiles.measure.loading.steps import Epoch, Pass, emulated, taken
 from smallfiles.measure.record import Failed
 from smallfiles.measure.workers import WorkerState, WorkFailed, last_words

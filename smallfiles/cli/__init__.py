@@ -29,7 +29,7 @@ from smallfiles.processes import end_by
 
 _MODULES = (
     *("start", "pack", "verify", "transfer"),
-    *("bench", "train", "simulate", "profile"),
+    *("bench", "train", "simulate"),
 )
 """Of the verbs, in the order of the help."""
 

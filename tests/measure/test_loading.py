@@ -19,8 +19,8 @@ from benchmarks.loaders.peer import Peer, Setting
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
-from smallfiles.measure import load, ratio
-from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
+from smallfiles.measure import LoadBenchConfig, load, loading, ratio
+from smallfiles.measure.loading import bench_loading
 from smallfiles.measure.table import STAGES
 from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import PackConfig, pack
@@ -55,10 +55,10 @@ def folder(tmp_path_factory):
 def off_one_process():
     """What measures comes off a process that imported everything; a start of its own takes seconds."""
     with (
-        imported("smallfiles.measure.loading.ours", environment=os.environ),
+        imported("smallfiles.measure.loading", environment=os.environ),
         pytest.MonkeyPatch.context() as patch,
     ):
-        for module in (run, material):
+        for module in (loading, material):
             patch.setattr(module, "WorkerPool", partial(WorkerPool, "forkserver"))
         yield
 
@@ -150,7 +150,7 @@ def test_the_command_line_measures_and_keeps(result, folder, tmp_path, capsys, m
         asked.append((paths, config))
         return result
 
-    monkeypatch.setattr("smallfiles.measure.loading.run.bench_loading", measure)
+    monkeypatch.setattr("smallfiles.measure.loading.bench_loading", measure)
     words = shlex.split(SMALL.to_cli([str(folder / "x.arrow")]))[1:]
     assert main([*words, "--save", str(tmp_path / "r.json"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
