@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smallfiles.errors import ResourceError
 from smallfiles.processes import end, own_environment
-from smallfiles.slowfs import COUNTED, COUNTS_BYTES, Delays, SlowConfig, server, sleep_until
+from smallfiles.slowfs import COUNTS_BYTES, Delays, SlowConfig, server, sleep_until
 from smallfiles.slowfs.server import READY, MountRequest
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class Mount:
         folder: The folder to show.
         config: The storage to emulate.
         at: The mount point; a private temporary folder if not given.
+
+    Attributes:
+        folder: The folder, without symbolic links.
+        point: The mount point.
+        counts: Returns the number of operations of each kind, of reads, and of bytes read.
     """
 
     def __init__(self, folder: Path, config: SlowConfig, at: Path | None = None) -> None:
@@ -54,23 +59,20 @@ class Mount:
         counts = os.memfd_create("smallfiles-slowfs-counts")
         try:
             os.ftruncate(counts, COUNTS_BYTES)
-            self._counts = mmap.mmap(counts, COUNTS_BYTES)
+            memory = memoryview(mmap.mmap(counts, COUNTS_BYTES))
             request = MountRequest(
                 str(self.folder), str(self.point), asdict(config), counts, os.getpid(), made
             )
             self._process = _start(request)
         finally:
             os.close(counts)
+        self.counts = Delays(config, memory).counts
         self._end = weakref.finalize(self, _end, self._process, self.point, made, os.getpid())
         try:
             _wait_until_ready(self._process, self.point)
         except BaseException:
             self.close()
             raise
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of operations of each kind, of reads, and of bytes read."""
-        return dict(zip(COUNTED, memoryview(self._counts).cast("q").tolist(), strict=True))
 
     def is_alive(self) -> bool:
         """Check whether the process of the mount is running."""
@@ -147,10 +149,7 @@ def _end(process: subprocess.Popen[bytes], point: Path, made: bool, owner: int) 
     end(process)
     if process.stdout is not None:
         process.stdout.close()
-    server.unmount(point)
-    if made:
-        with contextlib.suppress(OSError):
-            point.rmdir()
+    server.unmount(point, made)
 
 
 class SlowStore:

@@ -82,6 +82,7 @@ _ENTRY_OF_FOLDER = struct.Struct("=QQII")
 
 _ASYNC_READ, _PARALLEL_DIROPS, _MAX_PAGES = 1 << 0, 1 << 18, 1 << 22
 _MINOR, _PAGES, _IN_FLIGHT, _LEAST_WRITE = 31, 256, 1024, 4096
+_FOLDER_NAME_S, _FILE_NAME_S, _ATTRIBUTES_S = 3600, 0, 1
 REQUEST_BYTES = 65536
 """Enough for any request: without writes, names are the longest part."""
 
@@ -124,14 +125,10 @@ def init_out(body: memoryview) -> bytes:
     )
 
 
-def entry_out(node: int, about: os.stat_result, *, name_s: int, attributes_s: int) -> bytes:
+def entry_out(node: int, about: os.stat_result) -> bytes:
     """Return the answer to LOOKUP, with the seconds for which the kernel may keep name and attributes."""
-    return _ENTRY.pack(node, 0, name_s, attributes_s, 0, 0) + _attributes(about)
-
-
-def attributes_out(about: os.stat_result, *, attributes_s: int) -> bytes:
-    """Return the answer to GETATTR."""
-    return _VALID.pack(attributes_s, 0, 0) + _attributes(about)
+    name_s = _FOLDER_NAME_S if S_ISDIR(about.st_mode) else _FILE_NAME_S
+    return _ENTRY.pack(node, 0, name_s, _ATTRIBUTES_S, 0, 0) + _attributes(about)
 
 
 def open_out(handle: int) -> bytes:
@@ -179,14 +176,14 @@ def _attributes(about: os.stat_result) -> bytes:
 
 # A file may be replaced after its look-up: do not block on a pipe, do not follow a link.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_FOLDER_NAME_S, _FILE_NAME_S, _ATTRIBUTES_S = 3600, 0, 1
 
 
 class Answer(NamedTuple):
-    """A body, and when to send it (monotonic seconds; 0 for at once)."""
+    """A body or an error, and when to send it (monotonic seconds; 0 for at once)."""
 
     body: bytes
     leave_at: float = 0.0
+    error: int = 0
 
 
 class Tree:
@@ -223,23 +220,18 @@ class Tree:
         path = self._paths[node] + b"/" + bytes(body[:-1])
         try:
             about = os.lstat(path)
-        except OSError as error:
-            raise LateError(error.errno or 0, leave_at) from error
-        name_s = _FOLDER_NAME_S if S_ISDIR(about.st_mode) else _FILE_NAME_S
-        known = self._node(path)
-        return Answer(entry_out(known, about, name_s=name_s, attributes_s=_ATTRIBUTES_S), leave_at)
-
-    def _node(self, path: bytes) -> int:
+        except OSError as error:  # with the latency of a success: the server had to look up the name
+            return Answer(b"", leave_at, error.errno or errno.EIO)
         with self._lock:
-            node = self._nodes.setdefault(path, len(self._paths) + 1)
-            self._paths[node] = path
-            return node
+            known = self._nodes.setdefault(path, len(self._paths) + 1)
+            self._paths[known] = path
+        return Answer(entry_out(known, about), leave_at)
 
     def _getattr(self, node: int, body: memoryview) -> Answer:
         about = os.lstat(self._paths[node])
         known = S_ISDIR(about.st_mode) or self._held[node] > 0
         leave_at = 0.0 if known else self._delays.operation("lookup")
-        return Answer(attributes_out(about, attributes_s=_ATTRIBUTES_S), leave_at)
+        return Answer(_VALID.pack(_ATTRIBUTES_S, 0, 0) + _attributes(about), leave_at)
 
     def _readlink(self, node: int, body: memoryview) -> Answer:
         target = os.readlink(self._paths[node])  # noqa: PTH115 - as bytes
@@ -289,14 +281,6 @@ class Tree:
         with self._lock:
             del self._listings[handle]
         return Answer(b"")
-
-
-class LateError(OSError):
-    """A failure with the latency of a success: the server had to look up the name."""
-
-    def __init__(self, number: int, leave_at: float) -> None:
-        super().__init__(number, os.strerror(number))
-        self.leave_at = leave_at
 
 
 READY = "ready"
@@ -402,10 +386,9 @@ def _answer(request: memoryview, tree: Tree, sender: Sender) -> None:
             sender.send(number, b"", error=errno.ENOSYS)
     else:
         try:
-            answer = find(node, body)
-            sender.send(number, answer.body, answer.leave_at)
+            sender.send(number, *find(node, body))
         except OSError as error:
-            sender.send(number, b"", getattr(error, "leave_at", 0.0), error.errno or errno.EIO)
+            sender.send(number, b"", error=error.errno or errno.EIO)
         except Exception:  # every request needs an answer, or the caller waits forever
             sender.send(number, b"", error=errno.EIO)
 
@@ -434,10 +417,7 @@ def serve(request: MountRequest) -> None:
             if os.getppid() != request.parent or not all(thread.is_alive() for thread in threads):
                 break
     finally:
-        unmount(Path(request.point))
-        if request.remove:
-            with contextlib.suppress(OSError):
-                Path(request.point).rmdir()
+        unmount(Path(request.point), request.remove)
 
 
 def main() -> None:
@@ -523,21 +503,20 @@ def mount(point: Path) -> int:
     if reason is None and tool is not None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            done = subprocess.run(
-                [tool, "-o", _OPTIONS, "--", str(point)],
-                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_LIMIT_S,
-                check=False,
-            )
+            environment = {**os.environ, "_FUSE_COMMFD": str(theirs.fileno())}
+            command = [tool, "-o", _OPTIONS, "--", str(point)]
+            done = _run(command, env=environment, pass_fds=[theirs.fileno()])
             theirs.close()
             if done.returncode == 0:
                 _, descriptors, *_ = socket.recv_fds(ours, 1, 1)
                 return descriptors[0]
         reason = done.stderr.decode(errors="replace").strip() or f"{tool} failed"
     raise impossible(f"{point} cannot be mounted: {reason}")
+
+
+def _run(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[bytes]:
+    closed = subprocess.DEVNULL
+    return subprocess.run(command, stdin=closed, capture_output=True, timeout=_LIMIT_S, check=False, **more)
 
 
 def impossible(got: str) -> ResourceError:
@@ -549,37 +528,38 @@ def impossible(got: str) -> ResourceError:
     )
 
 
-def unmount(point: Path) -> None:
-    """Unmount a slow mount, also if it is in use or dead; does nothing if there is none."""
+def unmount(point: Path, remove: bool = False) -> None:
+    """Unmount a slow mount, also if it is in use or dead; does nothing if there is none.
+
+    Args:
+        point: The mount point.
+        remove: Whether to remove it then.
+    """
     tool = _tool()
-    if tool is not None and is_mounted(point):
-        command = [tool, "-u", "-z", "-q", "--", str(point)]
+    if tool is not None and point in _points():
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False
-            )
+            _run([tool, "-u", "-z", "-q", "--", str(point)])
+    if remove:
+        with contextlib.suppress(OSError):  # of another user
+            point.rmdir()
 
 
-def is_mounted(point: Path) -> bool:
-    """Check whether the table of mounts has a slow mount at this point, without a request to the mount."""
-    return any(found.kind == KIND and found.point == str(point) for found in read_mounts())
+def _points() -> list[Path]:
+    """List the slow mounts of the table of mounts, without a request to them."""
+    return [Path(found.point) for found in read_mounts() if found.kind == KIND]
 
 
 def repair(point: Path) -> None:
     """Unmount a slow mount at `point` whose process is dead."""
-    if is_mounted(point) and _is_dead(point):
+    if point in _points() and _is_dead(point):
         unmount(point)
 
 
 def sweep(parent: Path, prefix: str) -> None:
     """Unmount and remove the mounts of killed processes in `parent`."""
-    for found in read_mounts():
-        point = Path(found.point)
-        ours = found.kind == KIND and point.parent == parent and point.name.startswith(prefix)
-        if ours and _is_dead(point):
-            unmount(point)
-            with contextlib.suppress(OSError):  # of another user
-                point.rmdir()
+    for point in _points():
+        if point.parent == parent and point.name.startswith(prefix) and _is_dead(point):
+            unmount(point, remove=True)
 
 
 def _is_dead(point: Path) -> bool:
