@@ -81,13 +81,16 @@ def load(folder: Path) -> State | None:
         state = State(**torch.load(path, map_location="cpu", weights_only=True))
         epoch, batch = state.loader["epoch"], state.loader["batch"]
         sound = len(state.epochs) == epoch >= 0 <= batch and len(state.begun) == 2
-        sound &= all(bool(weights.isfinite().all()) for weights in state.model.values())
+        if sound and all(bool(weights.isfinite().all()) for weights in state.model.values()):
+            return state
+        problem = "does not hold the state of a training"
     except Exception as error:  # a damaged archive raises almost anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise unusable(path, f"cannot be read: {reason}") from None
-    if not sound:
-        raise unusable(path, "does not hold the state of a training")
-    return state
+        problem = f"cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    raise DamagedFileError(
+        f"the checkpoint {path} {problem}",
+        expected="one that `train` wrote",
+        next_step="Remove it to start over, or name another folder",
+    )
 
 
 def _check_members(path: Path) -> None:
@@ -98,12 +101,3 @@ def _check_members(path: Path) -> None:
         raise ValueError(f"{damaged} in it has another checksum than when it was written")
     if folders:  # torch would return uninitialised memory as its content
         raise ValueError(f"{folders[0]} in it is a folder")
-
-
-def unusable(path: Path, what: str) -> DamagedFileError:
-    """Return the error for a checkpoint from which training cannot resume."""
-    return DamagedFileError(
-        f"the checkpoint {path} {what}",
-        expected="one that `train` wrote",
-        next_step="Remove it to start over, or name another folder",
-    )

@@ -4,7 +4,7 @@ Ranks may have unequal numbers of batches. A rank without batches continues with
 weight zero, so that no rank waits for it forever and the gradient stays that of the global batch.
 
 The trap: if batches differ in size, a gradient averaged over ranks is not the gradient of the global batch;
-`weight` corrects it. Notebook 10 trains on four ranks.
+the weight of each rank's loss corrects it. Notebook 10 trains on four ranks.
 """
 
 from __future__ import annotations
@@ -64,11 +64,8 @@ class Group:
 
     def total(self, *numbers: float) -> list[float]:
         """Return the sum of each number over all ranks. Every rank must call this."""
-        held = torch.tensor(numbers, dtype=torch.float64)
-        if self.where.world_size > 1:
-            held = held.to(self.device)
-            dist.all_reduce(held)
-        return [float(number) for number in held]
+        every = [each["numbers"] for each in self.gather({"numbers": numbers})]
+        return [float(sum(of_ranks)) for of_ranks in zip(*every, strict=True)]
 
     def gather(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the records of all ranks in order. Every rank must call this. Values must fit into JSON.
@@ -148,21 +145,3 @@ def _is_network_error(error: RuntimeError) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["no reason given"])[0]
-
-
-def inner(model: nn.Module) -> nn.Module:
-    """Return the unwrapped model, whose weights have the same names on any number of ranks."""
-    found = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    assert isinstance(found, nn.Module)
-    return found
-
-
-def weight(own: int, all_ranks: int, world_size: int) -> float:
-    """Return the weight of a rank's mean loss, so that the mean over ranks is the mean over all samples.
-
-    Args:
-        own: Samples in this rank's batch.
-        all_ranks: Samples in the batches of all ranks.
-        world_size: Number of ranks.
-    """
-    return own * world_size / all_ranks if all_ranks else 0.0

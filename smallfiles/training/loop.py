@@ -1,9 +1,9 @@
 """The training loop: get a batch, normalise it on the device, compute, and record where the time went.
 
 The trap: ranks may have unequal numbers of batches, and a rank that computes one step more than the others
-waits for them forever. So all ranks take as many steps as the longest; `group.weight` keeps the gradient
-right. And validation may last longer than the rest of a job: signals are checked before each of its batches
-too. Notebook 08 trains on one rank, notebook 10 on many.
+waits for them forever. So all ranks take as many steps as the longest; the loss of each rank is weighted by
+its samples, which keeps the gradient right. And validation may last longer than the rest of a job: signals
+are checked before each of its batches too. Notebook 08 trains on one rank, notebook 10 on many.
 
 The step timer says where the time goes: waiting for data, or computing. On a CPU the wait is the time that
 the loop spends on getting the next batch. On a GPU, queued work continues meanwhile; there the wait is the
@@ -17,6 +17,7 @@ shows the share.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from smallfiles import images, objectstore
 from smallfiles.errors import ResourceError, UsageError, first_few
@@ -41,7 +41,7 @@ from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.selection.draws import drawn
 from smallfiles.training import OF_MEASURING, TrainConfig, check_ring, checkpoint
-from smallfiles.training.group import Group, inner, joined, weight
+from smallfiles.training.group import Group, joined
 from smallfiles.training.tasks import Classify, Task, check_same_classes, task_of
 
 _NAMED = 20
@@ -102,23 +102,23 @@ class TrainReport:
     resumed_at: tuple[int, int] | None
 
 
-@dataclass
 class _Run:
     """The objects of one rank, and what is done so far."""
 
-    config: TrainConfig
-    group: Group
-    loader: Any
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    val: Reader | None
-    asked_to_stop: Sequence[int]
-    task: Task
-    path: Path
-    reports: list[EpochReport] = field(default_factory=list)
-    resumed_at: tuple[int, int] | None = None
-    start: int = 0  # the first step of a resumed epoch
-    begun: tuple[float, float] = (0.0, 0.0)  # of that epoch: samples, and the sum of their losses
+    def __init__(
+        self, group: Group, config: TrainConfig, reader: Reader, task: Task, stop: Sequence[int]
+    ) -> None:
+        self.group, self.config, self.task, self.asked_to_stop = group, config, task, stop
+        self.path = reader.path
+        torch.manual_seed(config.loader.seed)  # which alone decides the first weights
+        self.network = task.network(config.model)
+        self.model = group.wrap(self.network)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), config.rate)
+        self.loader = _loader(reader, config, group, task)
+        self.reports: list[EpochReport] = []
+        self.resumed_at: tuple[int, int] | None = None
+        self.start = 0  # the first step of a resumed epoch
+        self.begun = 0.0, 0.0  # of that epoch: samples, and the sum of their losses
 
 
 def train(
@@ -158,24 +158,10 @@ def train(
         else:
             task_of(others, val, task.field)  # it has the field
     with joined() as group:
-        return _epochs(_run(group, config, reader, others, task, asked_to_stop))
-
-
-def _run(
-    group: Group,
-    config: TrainConfig,
-    reader: Reader,
-    val: Reader | None,
-    task: Task,
-    asked_to_stop: Sequence[int],
-) -> _Run:
-    """Set up a training. The caller keeps no reference, since the model must be freed before the group."""
-    if val is not None:
-        EpochPlan(len(val), world_size=group.where.world_size).check_batches(val)
-    model = group.wrap(task.network(config.model, config.loader.seed))
-    optimizer = torch.optim.AdamW(model.parameters(), config.rate)
-    loader = _loader(reader, config, group, task)
-    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, task, reader.path)
+        if others is not None:
+            EpochPlan(len(others), world_size=group.where.world_size).check_batches(others)
+        # Nothing here refers to the run, since its model must be freed before the group.
+        return _epochs(_Run(group, config, reader, task, asked_to_stop), others)
 
 
 def _loader(reader: Reader, config: TrainConfig, group: Group, task: Task) -> Any:
@@ -208,11 +194,11 @@ def _fields(task: Task, reader: Reader, view: Any) -> dict[str, Any]:
     return dict.fromkeys(further_fields(reader.fields)) | task.makers(view)
 
 
-def _epochs(run: _Run) -> TrainReport:
+def _epochs(run: _Run, val: Reader | None) -> TrainReport:
     _resume(run)
     for epoch in range(run.resumed_at[0] if run.resumed_at else 0, run.config.epochs):
         run.loader.set_epoch(epoch)
-        report = _epoch(run, epoch)
+        report = _epoch(run, epoch, val)
         if report is None:
             return TrainReport(run.reports, True, run.resumed_at)
         run.reports.append(report)
@@ -221,7 +207,7 @@ def _epochs(run: _Run) -> TrainReport:
     return TrainReport(run.reports, False, run.resumed_at)
 
 
-def _epoch(run: _Run, epoch: int) -> EpochReport | None:
+def _epoch(run: _Run, epoch: int, val: Reader | None) -> EpochReport | None:
     """Train one epoch, or the rest of it; None if a signal stopped it."""
     config, group, plan = run.config, run.group, run.loader.plan
     sizes, own = plan.samples_per_rank(), plan.length()
@@ -236,7 +222,10 @@ def _epoch(run: _Run, epoch: int) -> EpochReport | None:
     run.loader.fault_count, run.loader.faults = 0, []
     loaders = [run.loader]
     batches = clock.batches(run.loader)
-    planned = [_planned(sizes, plan.batch, step) for step in range(run.start, stop)]
+    planned = [  # samples of all ranks together in each step
+        sum(min(plan.batch, max(0, size - step * plan.batch)) for size in sizes)
+        for step in range(run.start, stop)
+    ]
     with progress(sum(planned), f"epoch {epoch}", enabled=None if group.is_first else False) as shown:
         for step, of_all in enumerate(planned, run.start):
             batch = next_batch(batches, run.asked_to_stop) if step < own else None
@@ -255,9 +244,9 @@ def _epoch(run: _Run, epoch: int) -> EpochReport | None:
     samples, loss_sum = sums()
     _check_any(samples, run.path, epoch, group, loaders)
     accuracy = None
-    if run.val is not None:
+    if val is not None:
         _keep(run, epoch, stop, [samples, loss_sum])  # validation may last longer than the job
-        accuracy = _evaluate(run, run.val, loaders)
+        accuracy = _evaluate(run, val, loaders)
         if accuracy is None:
             return None
     mean_loss = loss_sum / max(samples, 1)
@@ -267,30 +256,24 @@ def _epoch(run: _Run, epoch: int) -> EpochReport | None:
 
 def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
     """Run one step, and return this rank's samples and their mean loss, which stays on the device."""
-    device = run.group.device
-    size, task = 0 if batch is None else len(batch["index"]), run.task
-    clock.copy()
-    if size:
-        both = batch["image"], task.target(batch)
-        picture, target = (each.to(device, non_blocking=True) for each in both)
-    else:  # no batch left on this rank: take part in the collective step
-        picture = torch.zeros((1, 3, run.config.size, run.config.size), dtype=torch.uint8, device=device)
-        target = task.nothing(run.config.size).to(device)
-    clock.begin()
+    device, side = run.group.device, run.config.size
+    size = 0 if batch is None else len(batch["index"])
+    with clock.copying():
+        if size:
+            both = batch["image"], run.task.target(batch)
+            picture, target = (each.to(device, non_blocking=True) for each in both)
+        else:  # no batch left on this rank: take part in the collective step
+            picture, target = torch.zeros((1, 3, side, side), dtype=torch.uint8, device=device), None
     run.model.train(size > 1)  # batch normalisation needs the statistics of several samples
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        scores = run.model(images.normalise(picture.permute(0, 2, 3, 1)))
-        loss = task.loss(scores.float(), target)
-    share = weight(size, planned, run.group.where.world_size)
+        scores = run.model(images.normalise(picture.permute(0, 2, 3, 1))).float()
+        loss = scores.sum() if target is None else run.task.loss(scores, target)
+    # The mean over ranks of the weighted losses is the mean over all samples.
+    weight = size * run.group.where.world_size / max(planned, 1)
     run.optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss * share)
+    torch.autograd.backward(loss * weight)
     run.optimizer.step()
     return size, loss.detach()
-
-
-def _planned(sizes: Sequence[int], batch: int, step: int) -> int:
-    """Return the number of samples of all ranks together in a step."""
-    return sum(min(batch, max(0, size - step * batch)) for size in sizes)
 
 
 def _resume(run: _Run) -> None:
@@ -298,8 +281,7 @@ def _resume(run: _Run) -> None:
     folder = run.config.checkpoint
     state = None if folder is None else checkpoint.load(folder)
     place = None if state is None else (int(state.loader["epoch"]), int(state.loader["batch"]))
-    found = (each["place"] for each in run.group.gather({"place": place}))
-    places = [None if each is None else tuple(each) for each in found]
+    places = [each["place"] and tuple(each["place"]) for each in run.group.gather({"place": place})]
     if any(other != place for other in places):
         raise ResourceError(
             f"the ranks find different checkpoints in {folder}: {first_few(places, len(places))}",
@@ -312,7 +294,7 @@ def _resume(run: _Run) -> None:
     same = run.loader.schedule.state_dict()["plan"] == state.loader["plan"]
     run.start = place[1] if same else 0  # on another number of ranks: from the first step of the rest
     try:
-        inner(run.model).load_state_dict(state.model)
+        run.network.load_state_dict(state.model)
         run.optimizer.load_state_dict(state.optimizer)
         run.reports = [EpochReport(**each) for each in state.epochs]
         fits = _fits(run.optimizer)
@@ -331,15 +313,13 @@ def _resume(run: _Run) -> None:
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
     """Check that the optimizer's state of each weight has the shape of the weight."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     known: tuple[set[str], ...] = (set(), {"step", "exp_avg", "exp_avg_sq"})
     return all(
-        set(optimizer.state[weight]) in known
-        and all(
-            torch.is_tensor(kept) and kept.shape in ((), weight.shape)
-            for kept in optimizer.state[weight].values()
-        )
-        for weight in weights
+        set(state) in known
+        and all(torch.is_tensor(kept) and kept.shape in ((), weight.shape) for kept in state.values())
+        for group in optimizer.param_groups
+        for weight in group["params"]
+        for state in [optimizer.state[weight]]
     )
 
 
@@ -349,7 +329,7 @@ def _keep(run: _Run, epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0))
         return
     place = run.loader.schedule.state_at(epoch, step)
     written = [dataclasses.asdict(each) for each in run.reports]
-    model, optimizer = inner(run.model).state_dict(), run.optimizer.state_dict()
+    model, optimizer = run.network.state_dict(), run.optimizer.state_dict()
     state = checkpoint.State(model, optimizer, place, written, (begun[0], begun[1]))
     checkpoint.save(run.config.checkpoint, state)
 
@@ -386,7 +366,7 @@ def _evaluate(run: _Run, reader: Reader, loaders: list[Any]) -> float | None:
     rank, ranks = group.where.rank, group.where.world_size
     loader_config = LoaderConfig(shuffle=False, rank=rank, world_size=ranks, **same)
     transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
-    network, right, seen = inner(run.model).eval(), 0.0, 0
+    network, right, seen = run.network.eval(), 0.0, 0
     loader = make_loader(reader, loader_config, fields=_fields(task, reader, transform))
     loaders.append(loader)
     loader.every_step = True  # all ranks check together whether any sample was readable
@@ -416,10 +396,8 @@ class StepTimer:
 
     device: torch.device
     began: float = field(default_factory=perf_counter)
-    first_batch_s: float = 0.0
     waits_s: list[float] = field(default_factory=list)
     _gaps: list[tuple[Any, Any]] = field(default_factory=list)
-    _copy: Any = None
 
     def batches(self, source: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of `source`, and time each wait. The first wait includes starting workers."""
@@ -431,35 +409,34 @@ class StepTimer:
             except StopIteration:
                 return
             self.waits_s.append(perf_counter() - asked)
-            if len(self.waits_s) == 1:
-                self.first_batch_s = self.waits_s[0]
-            elif idle is not None:
-                self._gaps.append((idle, self._moment()))
+            self._add_gap(idle)
             yield batch
             asked, idle = perf_counter(), self._moment()
 
-    def copy(self) -> None:
-        """Record that the copy of a batch to the device begins."""
-        self._copy = self._moment()
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[None]:
+        """Time the copy of a batch to the device."""
+        began = self._moment()
+        yield
+        self._add_gap(began)
 
-    def begin(self) -> None:
-        """Record that a step begins: its batch is on the device."""
-        if self._copy is not None and len(self.waits_s) > 1:
-            self._gaps.append((self._copy, self._moment()))
-        self._copy = None
+    def _add_gap(self, began: Any) -> None:
+        """Let a gap in the work of the GPU end now, unless it belongs to the first batch."""
+        if began is not None and len(self.waits_s) > 1:
+            self._gaps.append((began, self._moment()))
 
     def summary(self) -> dict[str, float]:
         """Return seconds, the share of waiting after the first batch, and percentiles of the waits."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         total = perf_counter() - self.began
-        later = self.waits_s[1:]
+        first_s, later = sum(self.waits_s[:1]), self.waits_s[1:]
         waited = sum(a.elapsed_time(b) for a, b in self._gaps) / 1000 if self._gaps else sum(later)
-        steady = max(total - self.first_batch_s, 1e-9)
+        steady = max(total - first_s, 1e-9)
         p50, p99 = np.percentile(later, [50, 99]) if later else (0.0, 0.0)
         return {
             "seconds": total,
-            "first_batch_s": self.first_batch_s,
+            "first_batch_s": first_s,
             "waiting_s": waited,
             "waiting_share": min(1.0, waited / steady),
             "wait_p50_s": float(p50),

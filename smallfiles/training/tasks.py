@@ -6,8 +6,7 @@
 
 Each names its `field`, the `outputs` of its network for a sample or pixel, and its `measure`. `makers` are
 those of the fields that it needs, `target` is what the network should compute, checked and in CPU memory,
-`nothing` the target of a rank without a batch, `loss` a mean over samples, and `right` the sum of what is
-measured.
+`loss` a mean over samples, and `right` the sum of what is measured.
 
 The traps: a network takes any whole number for a class, and 37.5 years become 37 without an error. So what is
 learned follows from the type of the field, and is said. Batch normalisation takes its statistics from one
@@ -57,16 +56,19 @@ class Classify:
     def makers(self, view: Any) -> dict[str, Any]:
         return {"image": Image(view)}
 
-    def network(self, model: Model, seed: int) -> nn.Module:
-        return build(model, self.outputs, seed)
+    def network(self, model: Model) -> nn.Module:
+        return build(model, self.outputs)
 
     def target(self, batch: Any) -> torch.Tensor:
         target: torch.Tensor = batch["target"]
-        check_targets(target, self.outputs)
+        least, most = (int(number) for number in target.aminmax())
+        if least < 0 or most >= self.outputs:
+            raise FormatError(
+                f"a training sample has the label {least if least < 0 else most}",
+                expected=f"a class from 0 to {self.outputs - 1}",
+                next_step="Leave samples without a class out of the manifest, and pack it again",
+            )
         return target
-
-    def nothing(self, size: int) -> torch.Tensor:
-        return torch.zeros(1, dtype=torch.int64)
 
     def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scores, target)
@@ -92,14 +94,13 @@ class Segment:
     def makers(self, view: Any) -> dict[str, Any]:
         return {"image": Image(view), self.field: Mask(view)}
 
-    def network(self, model: Model, seed: int) -> nn.Module:
+    def network(self, model: Model) -> nn.Module:
         if model != "small":
             raise UsageError(
                 f"the model {model} was asked for, to learn the masks in {self.field}",
                 expected="small, the only one here that computes a class for each pixel",
                 next_step="Leave --model out",
             )
-        torch.manual_seed(seed)
         return Segmenter(self.outputs)
 
     def target(self, batch: Any) -> torch.Tensor:
@@ -112,9 +113,6 @@ class Segment:
                 next_step="Name all classes in the manifest, and pack it again",
             )
         return target
-
-    def nothing(self, size: int) -> torch.Tensor:
-        return torch.zeros((1, size, size), dtype=torch.int64)
 
     def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         of_pixels = nn.functional.cross_entropy(scores, target, ignore_index=IGNORED, reduction="sum")
@@ -156,15 +154,12 @@ class Regress:
     def makers(self, view: Any) -> dict[str, Any]:
         return {"image": Image(view), self.field: Value()}
 
-    def network(self, model: Model, seed: int) -> nn.Module:
-        return build(model, self.outputs, seed)
+    def network(self, model: Model) -> nn.Module:
+        return build(model, self.outputs)
 
     def target(self, batch: Any) -> torch.Tensor:
         numbers: torch.Tensor = batch[self.field].float().reshape(len(batch["index"]), -1)
         return (numbers - self.mean) / self.spread
-
-    def nothing(self, size: int) -> torch.Tensor:
-        return torch.zeros((1, self.outputs))
 
     def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return nn.functional.mse_loss(scores, target)
@@ -217,8 +212,7 @@ def _is_labelled(reader: Reader) -> bool:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        return _is_number(kind.value_type) and not pa.types.is_list(kind.value_type)
+    kind = kind.value_type if pa.types.is_list(kind) else kind
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
@@ -234,34 +228,27 @@ def _most_classes(reader: Reader, field: str) -> int:
     return most + 1
 
 
-_CHANNELS = (16, 32, 64, 96)
+_CHANNELS = tuple(itertools.pairwise((3, 16, 32, 64, 96)))
+"""Channels before and after each convolution."""
 
 
-def build(model: Model, classes: int, seed: int) -> nn.Module:
-    """Build a network whose weights depend only on the seed.
+def build(model: Model, classes: int) -> nn.Module:
+    """Build a network. Its weights depend only on the seed of torch.
+
+    The small one has four convolutions that each halve the image, then the mean over what remains.
 
     Args:
         model: Name of the network.
         classes: Number of outputs.
-        seed: Seed of the weights.
     """
-    torch.manual_seed(seed)
     if model == "small":
-        return small(classes)
+        layers = [layer for channels in _CHANNELS for layer in _block(*channels, 2)]
+        last = nn.Linear(_CHANNELS[-1][1], classes)
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last)
     from torchvision import models
 
     made: nn.Module = getattr(models, model)(weights=None, num_classes=classes)
     return made
-
-
-def small(classes: int) -> nn.Module:
-    """Four convolutions that each halve the image, then the mean over what remains."""
-    layers: list[nn.Module] = []
-    before = 3
-    for channels in _CHANNELS:
-        layers += _block(before, channels, 2)
-        before = channels
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
 
 
 class Segmenter(nn.Module):
@@ -273,8 +260,7 @@ class Segmenter(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        sizes = (3, *_CHANNELS[:3])
-        pairs = list(itertools.pairwise(sizes))
+        pairs = _CHANNELS[:3]
         self.down = nn.ModuleList(_block(before, after, 2) for before, after in pairs)
         self.up = nn.ModuleList(
             _block(after + before, max(before, 16), 1) for before, after in reversed(pairs)
@@ -335,37 +321,14 @@ def check_same_classes(reader: Reader, path: Path, val: Reader, val_path: Path) 
     Raises:
         FormatError: The sets have different classes.
     """
-    classes = class_count(val, val_path)
+    classes, val_classes = class_count(reader, path), class_count(val, val_path)
+    how = ""
     if reader.classes and val.classes and tuple(reader.classes) != tuple(val.classes):
         odd = sorted(set(reader.classes) ^ set(val.classes))
-        how = f"only one of them has {odd[0]}" if odd else "their order differs"
-        raise _different(path, val_path, f"{len(reader.classes)} and {classes} classes, {how}")
-    if classes > class_count(reader, path):
-        raise _different(path, val_path, f"{class_count(reader, path)} and {classes} classes")
-
-
-def _different(path: Path, val_path: Path, how: str) -> FormatError:
-    return FormatError(
-        f"{path} and {val_path} have {how}",
-        expected="the same classes in the same order",
-        next_step="Split one manifest (Manifest.split_off), and pack both parts",
-    )
-
-
-def check_targets(targets: torch.Tensor, classes: int) -> None:
-    """Refuse a batch with a sample without a class, or with a class that the model does not have.
-
-    Args:
-        targets: Labels, in CPU memory.
-        classes: Number of classes of the model.
-
-    Raises:
-        FormatError: It holds such a sample.
-    """
-    least, most = (int(number) for number in targets.aminmax())
-    if least < 0 or most >= classes:
+        how = f", only one of them has {odd[0]}" if odd else ", their order differs"
+    if how or val_classes > classes:
         raise FormatError(
-            f"a training sample has the label {least if least < 0 else most}",
-            expected=f"a class from 0 to {classes - 1}",
-            next_step="Leave samples without a class out of the manifest, and pack it again",
+            f"{path} and {val_path} have {classes} and {val_classes} classes{how}",
+            expected="the same classes in the same order",
+            next_step="Split one manifest (Manifest.split_off), and pack both parts",
         )
