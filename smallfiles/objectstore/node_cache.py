@@ -34,8 +34,8 @@ from smallfiles.objectstore.access import MANIFEST, PART_BYTES
 from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.staging import StageConfig, placement
-from smallfiles.staging.copying import Folder, move, parts_of
-from smallfiles.staging.placement import Member, Output
+from smallfiles.staging.copying import NewFiles, move, parts_of
+from smallfiles.staging.placement import Member, PackedOutput
 from smallfiles.staging.run import Use, facts_of, once, slot_at
 from smallfiles.staging.slots import Slot
 
@@ -137,11 +137,11 @@ class NodeCache:
     def _folder(self) -> Path:
         return self._slot.data / self._name
 
-    def _output(self, total_bytes: int) -> Output:
+    def _output(self, total_bytes: int) -> PackedOutput:
         """Describe the shards for staging: the room that they need, and the name for waiting processes."""
         source = Path(self._url)
         member = Member(self._name, source, total_bytes, (0, 0, 0, 0), None, is_data=True)
-        return Output(source, (member,), self._key, shared=True)
+        return PackedOutput(source, (member,), self._key, shared=True)
 
     def _fetch_small(self, store: Store, slot: Slot) -> tuple[Sequence[str], dict[str, Any]]:
         folder, catalog = slot.copying / self._name, Catalog.read(store)
@@ -171,7 +171,7 @@ class NodeCache:
 
 
 def _fetch(store: Store, items: Sequence[Item], paths: Sequence[Path], threads: int) -> None:
-    source, target = StoreObjects(store, items), Folder(items, paths, resume=False)
+    source, target = StoreObjects(store, items), NewFiles(items, paths, resume=False)
     move(parts_of(items, PART_BYTES), source, target, what="", threads=threads)
 
 

@@ -48,7 +48,7 @@ from smallfiles.objectstore.access import (
 from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects, of_output, read_blocks
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
 from smallfiles.samples import Buffer
-from smallfiles.staging.copying import Folder, LocalFiles, Part, move, parts_of
+from smallfiles.staging.copying import LocalFiles, NewFiles, Part, move, parts_of
 from smallfiles.staging.placement import Member
 from smallfiles.storage import ReadingPool, timeout
 
@@ -381,7 +381,7 @@ def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
     for path in [path for path in main.parent.rglob("*") if not path.is_dir()]:
         if path not in paths:
             path.unlink()
-    target = Folder(catalog.items, paths, resume=True)
+    target = NewFiles(catalog.items, paths, resume=True)
     source = StoreObjects(store, catalog.items)
     parts = parts_of(catalog.items, PART_BYTES)
     return move(parts, source, target, what=f"pull {catalog.name}", threads=workers)

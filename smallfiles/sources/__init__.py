@@ -17,10 +17,10 @@ r"""Where manifests and bytes come from: trees, archives, tables and synthetic c
                 other files that name the samples
 
 To add a layout of folders: a module with `load(path, options) -> Source`, which ends in `source_of`; a row of
-`detection._FOLDERS` before "folder", with what names in the first folders hint at it; its name in
+`detection._LAYOUTS` before "folder", with what names in the first folders hint at it; its name in
 `folders.SourceOptions.kind`; and a row of `folders.SUPPORTED` with the options that it supports. A layout of
 boxes: a module like `annotations.voc` with `recognises` and `read`, a line in `annotations._readers`, and the
-names of its folders in the hint of `boxes` in `_FOLDERS`.
+names of its folders in the hint of `boxes` in `_LAYOUTS`.
 
 The trap: a guess may be wrong, so `kind` and `notes` state every guess. Notebook 02 teaches it.
 """

@@ -200,7 +200,8 @@ def _naming(others: Sequence[str], files: Files, kept: pa.StringArray) -> list[s
     suffix = _suffix(kept[0].as_py())
     for name, lines in rows.items():
         names_kept, names_any = (_share(name, lines, each) for each in (read, known))
-        names_files = _suffix(name) in _LINES and _share_of_files(lines, suffix) >= _LEAST_SHARE
+        count = sum(any(token.lower().endswith(suffix) for token in line) for line in lines if suffix)
+        names_files = _suffix(name) in _LINES and count >= _LEAST_SHARE * max(len(lines), 1)
         is_new = names_files and not names_any
         found += [name] * bool(is_new or (names_kept and not _lists_exactly(files, kept, name)))
     return [name for name in others if name in found]
@@ -270,12 +271,6 @@ def _share(name: str, lines: Sequence[Sequence[str]], names: _Names) -> bool:
         is_id = is_table and bool(line) and line[0] in names.stems
         count += bool(is_id or stems or any(_base(token) in names.full for token in line))
     return bool(count) and count >= _LEAST_SHARE * len(lines)
-
-
-def _share_of_files(lines: Sequence[Sequence[str]], suffix: str) -> float:
-    if not suffix or not lines:
-        return 0
-    return sum(any(token.lower().endswith(suffix) for token in line) for line in lines) / len(lines)
 
 
 def _lists_exactly(files: Files, kept: pa.StringArray, name: str) -> bool:

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from smallfiles import formats
 from smallfiles.contents import refuse_pointer
@@ -27,14 +27,13 @@ from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.samples import ByteStore
-from smallfiles.sources import annotations as boxes
 from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
+from smallfiles.sources.annotations import load as load_boxes
+from smallfiles.sources.annotations import recognises as has_boxes
 from smallfiles.sources.record import FolderStore, Source, refuse_other_split
 from smallfiles.sources.scanning import Look, unlistable
 from smallfiles.sources.table_files import is_table
 from smallfiles.storage import answered
-
-_Load: TypeAlias = Callable[[Path, SourceOptions], Source]
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
@@ -106,17 +105,30 @@ class ManifestConfig(SourceOptions):
         return shlex.join(["smallfiles", "manifest", source, "-o", out, *words(self)])
 
 
-_FOLDERS: dict[str, tuple[_Load, str, Callable[[Look, SourceOptions], object]]] = {
-    "imagenet": (imagenet.load, "", lambda look, _: imagenet.recognises(look)),
-    "flickr30k": (flickr30k.load, "", lambda look, _: look.find(flickr30k.FILES)),
-    "boxes": (boxes.load, r"(?im)\.(json|xml)$|^labels$|^voc", boxes.recognises),
-    "tarball": (tarball.load_folder, r"(?m)\.(tar|zip)$", lambda look, _: tarball.archives_in(look.path)),
-    "folder": (folder.load, "", lambda look, _: True),
-}
-"""For each kind of folder: the function that reads it, a pattern of names that hint at it, and its test.
+class _Layout(NamedTuple):
+    """A layout of somebody's folder.
 
-The names are those in the first folders of the path. The test decides whether the folder is of this kind.
-"""
+    Args:
+        load: Reads a folder of this layout.
+        hint: A pattern. Without a name in the first folders that matches it, the layout is not tested.
+        recognises: Decides whether a folder has this layout.
+    """
+
+    load: Callable[[Path, SourceOptions], Source]
+    hint: str
+    recognises: Callable[[Look, SourceOptions], object]
+
+
+_LAYOUTS = {
+    "imagenet": _Layout(imagenet.load, "", lambda look, _: imagenet.recognises(look)),
+    "flickr30k": _Layout(flickr30k.load, "", lambda look, _: look.find(flickr30k.FILES)),
+    "boxes": _Layout(load_boxes, r"(?im)\.(json|xml)$|^labels$|^voc", has_boxes),
+    "tarball": _Layout(
+        tarball.load_folder, r"(?m)\.(tar|zip)$", lambda look, _: tarball.archives_in(look.path)
+    ),
+    "folder": _Layout(folder.load, "", lambda look, _: True),
+}
+"""The layouts by their names, in the order in which they are tested."""
 
 
 def _load(path: Path, options: SourceOptions) -> Source:
@@ -169,11 +181,11 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
         has_table = options.labels is None and re.search(r"(?m)^metadata\.", names)
         if has_table and (found := tables.find_metadata(look, options)):
             return tables.join_folder(path, found, options)
-        hinted = [each for each in _FOLDERS if options.labels or re.search(_FOLDERS[each][1], names)]
-        kind = next(each for each in hinted if _FOLDERS[each][2](look, options))
+        hinted = [name for name, each in _LAYOUTS.items() if options.labels or re.search(each.hint, names)]
+        kind = next(name for name in hinted if _LAYOUTS[name].recognises(look, options))
     if kind == "folder" and options.labels is not None:
         return tables.join_folder(path, tables.Metadata(options.labels), options)
-    return _FOLDERS[kind][0](path, options)
+    return _LAYOUTS[kind].load(path, options)
 
 
 def _from_tar(path: Path, options: SourceOptions) -> Source:

@@ -207,11 +207,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     label_files = find_label_files([root, above.parent, above.parent.parent, above], options.labels)
     names = tree.paths(f"{below}/" if below else "")
     found = label(names, split, label_files, options, _classes_of_train(above))
-    notes += (
-        found.notes
-        + tree.notes()
-        + declarations.ignored_note(tree.root, tree.ignored(), options) * bool(tree.ignored())
-    )
+    notes += found.notes + tree.notes() + declarations.ignored_note(tree.root, tree.ignored(), options)
     beside = [f"{below}/{name}".lstrip("/") for name in tree.other_paths().to_pylist()]
     beside += [name for name in list_folder(root, options.ignore).files if not name.startswith("LOC_")]
     others = column([name for name in beside if not name.lower().endswith(options.suffixes)], pa.string())

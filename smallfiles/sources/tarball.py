@@ -48,6 +48,7 @@ from smallfiles.formats.squashfs import SquashedFile, SquashedTree
 from smallfiles.formats.table import recorded_classes
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.archive import Archive, columns_of, index, rows_of_texts
+from smallfiles.formats.tar.fields import TarSamples
 from smallfiles.formats.tar.headers import Link, Members
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.links import Boundary
@@ -271,7 +272,7 @@ def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOption
     return with_data_suffix(options, by_suffix(archive.names.to_pylist()))
 
 
-def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:
+def _by_folder(archive: Archive, annotated: TarSamples, options: SourceOptions) -> Labelled:
     """Label samples as if the archive were unpacked."""
     samples = annotated.data
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, annotated.files().names)))
@@ -283,7 +284,7 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
     return tar.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
 
 
-def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> bool:
+def _has_classes(archive: Archive, annotated: TarSamples, options: SourceOptions) -> bool:
     """Check whether samples with captions are also in class folders, and the user chose the folders.
 
     Raises:
@@ -295,7 +296,7 @@ def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceO
     return bool(_by_folder(archive, annotated, options).classes)
 
 
-def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fields.Annotated, SourceOptions]:
+def _of_split(annotated: TarSamples, options: SourceOptions) -> tuple[TarSamples, SourceOptions]:
     """Return the samples of the chosen split, and the options with this split.
 
     If the folders of the archive are not splits, return all samples.
@@ -310,7 +311,7 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
 
 
 def _annotated_source(
-    annotated: fields.Annotated, samples: fields.Annotated, options: SourceOptions, notes: Notes = ()
+    annotated: TarSamples, samples: TarSamples, options: SourceOptions, notes: Notes = ()
 ) -> Source:
     """Make a source whose targets are members with the stem of the sample.
 
@@ -337,8 +338,8 @@ def _annotated_source(
 
 
 def _source(
-    annotated: fields.Annotated,
-    samples: fields.Annotated,
+    annotated: TarSamples,
+    samples: TarSamples,
     kind: str,
     columns: Mapping[str, Any],
     notes: Notes,

@@ -42,7 +42,7 @@ from smallfiles.processes import this_job
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.staging import StageConfig, Staged, placement
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.placement import Output
+from smallfiles.staging.placement import PackedOutput
 from smallfiles.staging.run import UNVERIFIED, facts_of, once, slot_at, stage_for_job
 from smallfiles.staging.slots import Slot
 from smallfiles.storage import set_timeout
@@ -135,7 +135,7 @@ def _node_names() -> list[str]:
 class _Job:
     """What the nodes of this job have; each method is a step, or several, on some of them."""
 
-    def __init__(self, output: Output, order: dict[str, Any]) -> None:
+    def __init__(self, output: PackedOutput, order: dict[str, Any]) -> None:
         self._output, self._order = output, order
         self.done: dict[str, dict[str, Any]] = {}
         self._notes: list[str] = []
@@ -323,7 +323,7 @@ def _stage(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fill(
-    place: NodeLocal, output: Output, config: StageConfig, receive: bool, copied: list[int], slot: Slot
+    place: NodeLocal, output: PackedOutput, config: StageConfig, receive: bool, copied: list[int], slot: Slot
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Receive an output into a slot, or copy it; `copied` becomes the bytes from shared storage."""
     placement.check_room(place, output, config)
@@ -335,7 +335,7 @@ def _fill(
     return names, facts_of(output)
 
 
-def _receive(output: Output, slot: Slot) -> None:
+def _receive(output: PackedOutput, slot: Slot) -> None:
     """Wait until `sbcast` has written everything; then move it to where a copy resumes."""
     arriving = slot.home / _ARRIVING
     sent = [arriving / member.name for member in output.members if member.digest is not None]

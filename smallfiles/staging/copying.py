@@ -1,6 +1,6 @@
 """Move files block by block: the one engine behind stage, broadcast, push, pull, and what a node keeps.
 
-    source, target = LocalFiles(files, shared=True), Folder(files, paths, resume=True)
+    source, target = LocalFiles(files, shared=True), NewFiles(files, paths, resume=True)
     kept_bytes = move(parts_of(files), source, target, what="stage x", threads=8)
 
 A *source* gives the bytes of a part in pieces, in order; a *target* takes them. Each block is hashed on its
@@ -34,7 +34,7 @@ from smallfiles.errors import DamagedFileError, SourceError, cannot_write, writi
 from smallfiles.formats.output import write_all
 from smallfiles.progress import progress
 from smallfiles.samples import Buffer
-from smallfiles.staging.placement import Member, Output, identity, unreadable
+from smallfiles.staging.placement import Member, PackedOutput, identity, unreadable
 from smallfiles.storage import READ_FLAGS, ReadingPool, answered, reopening
 
 PIECE_BYTES = 256 << 10
@@ -47,7 +47,7 @@ _SLICE = 4096  # parts at a time; a million futures would cost a gigabyte
 
 
 class Movable(Protocol):
-    """A file that is moved: a `Member` of an output, or an `Item` of a store."""
+    """A file that is moved: a `Member` of a packed output, or an `Item` of a store."""
 
     @property
     def bytes(self) -> int:
@@ -216,8 +216,8 @@ class LocalFiles:
             raise _changed(member)
 
 
-class Folder:
-    """Files that are written to a file system.
+class NewFiles:
+    """Files that a move creates on a file system, the counterpart of `LocalFiles`.
 
     Args:
         files: The files.
@@ -362,12 +362,12 @@ def _damaged(member: Member, block: int) -> DamagedFileError:
     )
 
 
-def readers_for(output: Output) -> int:
+def readers_for(output: PackedOutput) -> int:
     """Decide how many blocks to copy at once: more where each read waits for a server."""
     return _READERS_OF_SERVERS if output.shared else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
 
 
-def copy_files(output: Output, folder: Path, *, resume: bool = False) -> tuple[list[str], int]:
+def copy_files(output: PackedOutput, folder: Path, *, resume: bool = False) -> tuple[list[str], int]:
     """Copy the files of an output, and write the digest of each packed file that has none.
 
     Args:
@@ -386,7 +386,7 @@ def copy_files(output: Output, folder: Path, *, resume: bool = False) -> tuple[l
     """
     members, names = output.members, [member.name for member in output.members]
     source = LocalFiles(members, shared=output.shared)
-    target = Folder(members, [folder / name for name in names], resume=resume)
+    target = NewFiles(members, [folder / name for name in names], resume=resume)
     threads = readers_for(output)
     kept_bytes = move(parts_of(members), source, target, what=f"stage {output.name}", threads=threads)
     with ReadingPool(threads) as pool:  # each name must still refer to the file that was opened

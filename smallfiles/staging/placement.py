@@ -77,8 +77,8 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Output:
-    """Everything that is copied together.
+class PackedOutput:
+    """A packed file or folder of shards, the files of which are copied together.
 
     Args:
         source: The packed file or folder.
@@ -108,7 +108,7 @@ class Output:
         return all(member.digest is not None for member in self.members if member.is_data)
 
 
-def find_output(src: Path) -> Output:
+def find_output(src: Path) -> PackedOutput:
     """Describe what to copy; opens only the small digest files.
 
     Args:
@@ -135,7 +135,7 @@ def find_output(src: Path) -> Output:
             pending.append(pool.submit(_member, path, path.name, names, is_data=True))
             pending += _sidecars(pool, path, path.name, names)
         members = [member for one in pending if (member := one.result()) is not None]
-        return Output(src, tuple(members), _key(members), shared.result())
+        return PackedOutput(src, tuple(members), _key(members), shared.result())
 
 
 def _shards(pool: ThreadPoolExecutor, folder: Path) -> list[Future[Member | None]]:
@@ -368,7 +368,7 @@ def _named(variable: str, path: Path) -> str:
     return f"{variable}={path}" if variable else str(path)
 
 
-def why(place: NodeLocal, output: Output, passed: list[str], *, reused: bool) -> str:
+def why(place: NodeLocal, output: PackedOutput, passed: list[str], *, reused: bool) -> str:
     """Return the sentence that explains why a place was chosen."""
     kind = "memory" if place.in_memory else place.filesystem.kind
     left = f"{bytes_text(max(0, place.free_bytes - output.bytes))} stay free for this job"
@@ -388,7 +388,7 @@ def leave_bytes(place: NodeLocal, config: StageConfig) -> int:
     return min(_ON_DISK_BYTES, place.filesystem.total_bytes // 20)
 
 
-def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
+def check_room(place: NodeLocal, output: PackedOutput, config: StageConfig) -> None:
     """Refuse, before the first byte, a copy that would fill the disk or get the job killed.
 
     Raises:
@@ -418,7 +418,7 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
         )
 
 
-def choose(where: str | Path, output: Output, config: StageConfig) -> tuple[NodeLocal, str]:
+def choose(where: str | Path, output: PackedOutput, config: StageConfig) -> tuple[NodeLocal, str]:
     """Choose the first place with enough room, and return it with a sentence that explains the choice.
 
     Raises:
@@ -429,7 +429,7 @@ def choose(where: str | Path, output: Output, config: StageConfig) -> tuple[Node
 
 
 def in_first(
-    where: str | Path, output: Output, use: Callable[[NodeLocal], _T]
+    where: str | Path, output: PackedOutput, use: Callable[[NodeLocal], _T]
 ) -> tuple[_T, NodeLocal, list[str]]:
     """Use the first place that can be used.
 

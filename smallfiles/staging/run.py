@@ -42,7 +42,7 @@ from smallfiles.processes import Owner, names_of_this_job, this_job
 from smallfiles.progress import bytes_text, progress
 from smallfiles.staging import StageConfig, Staged, placement
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.placement import Member, Output, folder_kind, host_kind
+from smallfiles.staging.placement import Member, PackedOutput, folder_kind, host_kind
 from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots
 from smallfiles.staging.slots import sweep as sweep_slots
 
@@ -172,7 +172,7 @@ def _stage_in_time(src: Path, where: str | Path, config: StageConfig) -> tuple[S
     return Staged(path, output.bytes, use.reused, seconds, rate, files, output.has_digests, notes), use
 
 
-def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
+def _stage_at(place: NodeLocal, output: PackedOutput, config: StageConfig) -> Use:
     return once(slot_at(place, output.key), output, partial(_copy, place, output, config))
 
 
@@ -183,7 +183,7 @@ def slot_at(place: NodeLocal, key: str) -> Slot:
     return Slot(folder, key)
 
 
-def once(slot: Slot, output: Output, make: Make) -> Use:
+def once(slot: Slot, output: PackedOutput, make: Make) -> Use:
     """Use a slot: one process of the node fills it while the others wait.
 
     Args:
@@ -206,7 +206,7 @@ def once(slot: Slot, output: Output, make: Make) -> Use:
         locks.unlock(descriptor)  # another process swept it between the two locks
 
 
-def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
+def _acquire(slot: Slot, output: PackedOutput, until: float) -> tuple[int, bool]:
     """Lock the slot: shared if it is finished, exclusive if this process must fill it."""
     found = _try(slot)
     if found is not None:
@@ -263,7 +263,7 @@ def _fill(slot: Slot, descriptor: int, make: Make) -> float:
 
 
 def _copy(
-    place: NodeLocal, output: Output, config: StageConfig, slot: Slot
+    place: NodeLocal, output: PackedOutput, config: StageConfig, slot: Slot
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Copy an output into a slot."""
     placement.check_room(place, output, config)
@@ -271,7 +271,7 @@ def _copy(
     return names, facts_of(output)
 
 
-def facts_of(output: Output) -> dict[str, Any]:
+def facts_of(output: PackedOutput) -> dict[str, Any]:
     """Return the facts that the marker of a copy records."""
     facts = {"name": output.name, "source": str(output.source)}
     return {**facts, "bytes": output.bytes, "verified": output.has_digests}
@@ -533,14 +533,14 @@ def stage_to(src: Path | str, folder: Path | str) -> Staged:
     return Staged(out, output.bytes, False, seconds, rate, len(output.members), output.has_digests, notes)
 
 
-def _reused(output: Output, out: Path, started: float) -> Staged:
+def _reused(output: PackedOutput, out: Path, started: float) -> Staged:
     seconds = time.perf_counter() - started
     same = "digest" if output.has_digests else "time"
     note = f"{out} was there already, of the same size and {same}; `verify` reads it back"
     return Staged(out, output.bytes, True, seconds, 0.0, len(output.members), False, (note,))
 
 
-def _target(output: Output, folder: Path) -> Path:
+def _target(output: PackedOutput, folder: Path) -> Path:
     out = folder.absolute() / output.name
     source = Path(os.path.realpath(output.source))
     if Path(os.path.realpath(out)) == source or source in Path(os.path.realpath(out)).parents:
@@ -552,7 +552,7 @@ def _target(output: Output, folder: Path) -> Path:
     return out
 
 
-def _is_there(output: Output, out: Path) -> bool:
+def _is_there(output: PackedOutput, out: Path) -> bool:
     """Check whether all files exist with equal sizes and digests, or equal times if there are no digests."""
     try:
         for member in output.members:
@@ -572,7 +572,7 @@ def _same_digest(member: Member, copy: Path) -> bool:
     return digest.is_file() and ContentDigest.load(digest) == member.digest
 
 
-def _copy_to_scratch(output: Output, draft: Draft) -> int:
+def _copy_to_scratch(output: PackedOutput, draft: Draft) -> int:
     """Copy into the private folder; the bytes that an earlier run had copied."""
     key = draft.records / "key"
     resume = key.exists() and key.read_text() == output.key
@@ -586,7 +586,7 @@ def _copy_to_scratch(output: Output, draft: Draft) -> int:
     return kept_bytes
 
 
-def _stripe(output: Output, folder: Path) -> None:
+def _stripe(output: PackedOutput, folder: Path) -> None:
     """Stripe large files on Lustre over several servers; the layout is fixed by the first byte."""
     lfs = shutil.which("lfs")
     largest = max(member.bytes for member in output.members)

@@ -33,7 +33,7 @@ from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.formats.bytefile import Access, damaged
 from smallfiles.formats.reader import TableReader
 from smallfiles.formats.tar import archive, fields, grouping, index
-from smallfiles.formats.tar.fields import Annotated
+from smallfiles.formats.tar.fields import TarSamples
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.formats.tar.shards import NAME, plan_shards, shard_name, write_folder, write_shard
 from smallfiles.formats.tar.shards import TarOptions as Options
@@ -112,7 +112,7 @@ _COMPRESSED = (".tar.gz", ".tar.zst", ".tgz")
 
 def label(
     files: Files,
-    annotated: Sequence[Annotated],
+    annotated: Sequence[TarSamples],
     split: str | None = None,
     *,
     named_by_tars: bool = False,
@@ -162,7 +162,7 @@ def label(
     return found
 
 
-def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
+def refuse_unknown(annotated: Sequence[TarSamples], path: Path) -> None:
     """Raise SourceError if members without a known meaning may be the targets of the samples."""
     further = not _are_pictured(annotated)
     if kinds := [kind for one in annotated for kind in sorted(one.beside if further else one.unknown)]:
@@ -175,7 +175,7 @@ def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
         )
 
 
-def ignored_folders(annotated: Sequence[Annotated], kind: str, path: Path) -> tuple[str, ...]:
+def ignored_folders(annotated: Sequence[TarSamples], kind: str, path: Path) -> tuple[str, ...]:
     """Return a note on folders that look like classes but are ignored because captions are the targets.
 
     Return an empty tuple if there are no such folders.
@@ -190,7 +190,7 @@ def ignored_folders(annotated: Sequence[Annotated], kind: str, path: Path) -> tu
     return (f"captions are the targets: the folders {first_few(folders, len(folders))} are not classes",)
 
 
-def _are_pictured(annotated: Sequence[Annotated]) -> bool:
+def _are_pictured(annotated: Sequence[TarSamples]) -> bool:
     """Check whether each sample has an additional picture, such as a mask.
 
     Then it does not need another target.
@@ -198,7 +198,7 @@ def _are_pictured(annotated: Sequence[Annotated]) -> bool:
     return all(one.pictured for one in annotated if len(one.data.names))
 
 
-def _unknown(annotated: Sequence[Annotated]) -> str:
+def _unknown(annotated: Sequence[TarSamples]) -> str:
     kinds = {kind for one in annotated for kind in one.beside}
     kinds |= {"json" for one in annotated if any(one.metas)}
     return first_few(sorted(kinds), len(kinds), 3)
@@ -238,7 +238,7 @@ class LocateShards:
                 found = list(pool.map(self._index, paths))
         else:
             found = [self._index(each) for each in paths]
-        annotated, notes = fields.in_common([one for one in found if isinstance(one, fields.Annotated)])
+        annotated, notes = fields.in_common([one for one in found if isinstance(one, fields.TarSamples)])
         if annotated:
             kind, said = fields.target_kind(annotated, path)
             notes += said
@@ -251,7 +251,7 @@ class LocateShards:
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
         indexes = [
-            self._scanned[one.data.path] if isinstance(one, fields.Annotated) else one for one in found
+            self._scanned[one.data.path] if isinstance(one, fields.TarSamples) else one for one in found
         ]
         if len(annotated) > 1:
             _refuse_repeated(annotated, path)
@@ -264,7 +264,7 @@ class LocateShards:
         table.unread = [one.others for one in annotated if one.others]
         return table
 
-    def _index(self, path: Path) -> index.Index | fields.Annotated:
+    def _index(self, path: Path) -> index.Index | fields.TarSamples:
         try:
             file_bytes = answered(path, path.stat).st_size
         except OSError as error:
@@ -279,7 +279,7 @@ class LocateShards:
         return fields.read(scanned, self._suffixes, targets=not self._unlabelled)
 
 
-def _warn(path: Path, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
+def _warn(path: Path, annotated: list[fields.TarSamples], notes: tuple[str, ...]) -> None:
     """Warn once about everything that is unusual in tars of other programs."""
     more = [note for one in annotated for note in one.data.notes + one.notes]
     more += [note for one in annotated[:1] for note in one.further_files()]
@@ -300,8 +300,8 @@ def _mixed(path: Path, indexes: list[index.Index]) -> FormatError:
 
 
 def _by_folder(
-    annotated: list[fields.Annotated], path: Path
-) -> tuple[list[fields.Annotated], tuple[str, ...], tuple[str, ...]]:
+    annotated: list[fields.TarSamples], path: Path
+) -> tuple[list[fields.TarSamples], tuple[str, ...], tuple[str, ...]]:
     """Label shards without targets by the class folders in all of them, as sources do.
 
     Returns:
@@ -322,7 +322,7 @@ def _by_folder(
     return kept, found.classes, found.notes
 
 
-def _refuse_repeated(annotated: list[fields.Annotated], path: Path) -> None:
+def _refuse_repeated(annotated: list[fields.TarSamples], path: Path) -> None:
     """Refuse a key that occurs in two shards, because it would name two samples."""
     keys = pa.concat_arrays([one.data.names for one in annotated])
     again = archive.repeated(keys)

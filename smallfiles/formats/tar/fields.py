@@ -59,7 +59,7 @@ _BOX = re.compile(r"\d+(\s+-?[0-9.]+(e-?\d+)?){4,}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Annotated:
+class TarSamples:
     """The samples of one archive with their annotations.
 
     Args:
@@ -89,7 +89,7 @@ class Annotated:
     rivals: tuple[str, ...] = ()
     others: Archive | None = None
 
-    def select(self, keep: npt.NDArray[np.bool_]) -> Annotated:
+    def select(self, keep: npt.NDArray[np.bool_]) -> TarSamples:
         """Return only the samples for which `keep` is true.
 
         This is for tars of other programs, which have no columns of values.
@@ -165,7 +165,7 @@ class Annotated:
         return keys
 
 
-def in_common(annotated: Sequence[Annotated]) -> tuple[list[Annotated], tuple[str, ...]]:
+def in_common(annotated: Sequence[TarSamples]) -> tuple[list[TarSamples], tuple[str, ...]]:
     """Keep only those additional fields that all tars of other programs have.
 
     Tars that this package wrote are not changed.
@@ -183,13 +183,13 @@ def in_common(annotated: Sequence[Annotated]) -> tuple[list[Annotated], tuple[st
     return kept, (f"left aside, since not all shards have it: {said}",)
 
 
-def _without(annotated: Annotated, odd: Mapping[str, str]) -> Annotated:
+def _without(annotated: TarSamples, odd: Mapping[str, str]) -> TarSamples:
     blobs = {name: each for name, each in annotated.blobs.items() if name not in odd}
     unknown = {*annotated.unknown, *(f"{name}{odd[name]}" for name in annotated.blobs.keys() & odd.keys())}
     return replace(annotated, blobs=blobs, unknown=tuple(sorted(unknown)))
 
 
-def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[str, tuple[str, ...]]:
+def target_kind(annotated: Sequence[TarSamples], where: Path) -> tuple[str, tuple[str, ...]]:
     """Determine the kind of target of a set from all its archives together.
 
     Args:
@@ -222,7 +222,7 @@ def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[str, tuple
     return kind, (f"{plural(both, 'sample')} with a label and captions: the {other} are left aside",)
 
 
-def unlabelled(annotated: Sequence[Annotated], kind: str) -> tuple[str, ...]:
+def unlabelled(annotated: Sequence[TarSamples], kind: str) -> tuple[str, ...]:
     """Return a note that counts the samples without a target.
 
     Return an empty tuple if all samples have one.
@@ -236,7 +236,7 @@ def unlabelled(annotated: Sequence[Annotated], kind: str) -> tuple[str, ...]:
     )
 
 
-def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets: bool = True) -> Annotated:
+def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets: bool = True) -> TarSamples:
     """Find the samples of an archive, and read their annotations.
 
     Args:
@@ -278,7 +278,7 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
     return replace(found, data=data.data, notes=data.notes, blobs=blobs, rivals=rivals, others=others)
 
 
-def _ours(archive: Archive) -> Annotated:
+def _ours(archive: Archive) -> TarSamples:
     suffix, group = grouping.split(archive.names)
     annotations = {name: np.flatnonzero(as_mask(pc.equal(suffix, scalar(name)))) for name in ANNOTATIONS}
     rows = np.sort(np.unique(group, return_index=True)[1])
@@ -299,9 +299,9 @@ def _ours(archive: Archive) -> Annotated:
     return replace(found, labels=[UNLABELLED if label is None else label for label in found.labels])
 
 
-def _bare(data: Archive, notes: tuple[str, ...] = ()) -> Annotated:
+def _bare(data: Archive, notes: tuple[str, ...] = ()) -> TarSamples:
     nothing = [None] * len(data.names)
-    return Annotated(data, nothing, nothing, nothing, notes)
+    return TarSamples(data, nothing, nothing, nothing, notes)
 
 
 def _keys_of(stored: pa.StringArray) -> pa.StringArray:
@@ -333,7 +333,7 @@ def _refuse_numbers(archive: Archive, texts: Rows) -> None:
     )
 
 
-def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: dict[str, Rows]) -> Annotated:
+def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: dict[str, Rows]) -> TarSamples:
     """Read the label, captions and JSON object of each sample. The caller adds the other attributes."""
     tables = {}
     for name, found in annotations.items():
@@ -353,7 +353,7 @@ def _read_annotations(archive: Archive, group: Rows, rows: Rows, annotations: di
         captions.append(texts)
         metas.append(meta)
     suffixes = recorded_member_suffixes(archive.record) or _member_suffixes(tables, captions, metas)
-    return Annotated(archive, labels, captions, metas, (), tuple(sorted(words)[:1]), suffixes)
+    return TarSamples(archive, labels, captions, metas, (), tuple(sorted(words)[:1]), suffixes)
 
 
 def _member_suffixes(

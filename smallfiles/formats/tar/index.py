@@ -47,7 +47,7 @@ from smallfiles.formats.table import (
     recorded_blobs,
     recorded_values,
 )
-from smallfiles.formats.tar.fields import Annotated
+from smallfiles.formats.tar.fields import TarSamples
 from smallfiles.formats.tar.streams import cannot_seek
 from smallfiles.samples import OWN_TYPES, Schema
 from smallfiles.storage import answered
@@ -130,7 +130,7 @@ def edges(file: ByteFile) -> str:
     return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
 
 
-def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
+def of_annotated(annotated: TarSamples, kind: str, access: Access) -> Index:
     """Make the index of a tar that has no index file.
 
     Args:
