@@ -104,11 +104,11 @@ class GrowingNumbers:
     """A column of whole numbers that grows without ever being held twice.
 
     Args:
-        kind: The Arrow type of the numbers.
+        type_: The Arrow type of the numbers.
     """
 
-    def __init__(self, kind: pa.DataType) -> None:
-        self._kind, self._data = kind, _Pages()
+    def __init__(self, type_: pa.DataType) -> None:
+        self._type, self._data = type_, _Pages()
 
     def extend(self, numbers: pa.Array) -> None:
         """Append an Arrow column of the type without nulls."""
@@ -117,8 +117,8 @@ class GrowingNumbers:
 
     def finish(self) -> pa.Array:
         """Return the collected numbers as one Arrow array, without a copy."""
-        count = len(self._data) * 8 // int(self._kind.bit_width)
-        return pa.Array.from_buffers(self._kind, count, [None, self._data.finish()])
+        count = len(self._data) * 8 // int(self._type.bit_width)
+        return pa.Array.from_buffers(self._type, count, [None, self._data.finish()])
 
 
 @contextmanager
@@ -168,14 +168,14 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return stored[column.offset :]
 
 
-def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+def numpy_type(type_: pa.DataType) -> np.dtype[Any]:
     """Return the NumPy type for an Arrow type of numbers or truth values.
 
     Before Arrow 18, `to_pandas_dtype` needed pandas for this.
     """
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(type_):
         return np.dtype(np.bool_)
-    return np.dtype(f"{'f' if pa.types.is_floating(kind) else 'i'}{kind.bit_width // 8}")
+    return np.dtype(f"{'f' if pa.types.is_floating(type_) else 'i'}{type_.bit_width // 8}")
 
 
 def text_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -225,30 +225,30 @@ def scalar(value: str | int | None) -> pa.Scalar:
     return column([value], pa.int64() if isinstance(value, int) else pa.string())[0]
 
 
-def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Return strings, lists of strings, or whole numbers as an Arrow array, with null for None.
 
     `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
 
     Args:
         values: Values that are known to have this type.
-        kind: `string`, `list<string>` or an integer type.
+        type_: `string`, `list<string>` or an integer type.
     """
-    if pa.types.is_list(kind):
-        flat = column([text for texts in values for text in texts], kind.value_type)
-        return pa.Array.from_buffers(kind, len(values), [None, _borders(map(len, values))], children=[flat])
-    known, empty = None, "" if pa.types.is_string(kind) else 0
+    if pa.types.is_list(type_):
+        flat = column([text for texts in values for text in texts], type_.value_type)
+        return pa.Array.from_buffers(type_, len(values), [None, _borders(map(len, values))], children=[flat])
+    known, empty = None, "" if pa.types.is_string(type_) else 0
     if None in values:
         known = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
         values = [empty if value is None else value for value in values]
-    if pa.types.is_string(kind):
+    if pa.types.is_string(type_):
         text = "".join(values)
         each = values if text.isascii() else [entry.encode() for entry in values]
         buffers = [known, _borders(map(len, each)), pa.py_buffer(text.encode())]
     else:
-        letter = "u" if pa.types.is_unsigned_integer(kind) else "i"
-        buffers = [known, pa.py_buffer(np.array(values, f"{letter}{kind.bit_width // 8}"))]
-    return pa.Array.from_buffers(kind, len(values), buffers)
+        letter = "u" if pa.types.is_unsigned_integer(type_) else "i"
+        buffers = [known, pa.py_buffer(np.array(values, f"{letter}{type_.bit_width // 8}"))]
+    return pa.Array.from_buffers(type_, len(values), buffers)
 
 
 def _borders(lengths: Iterable[int]) -> pa.Buffer:
@@ -299,7 +299,7 @@ def strings(values: Any, what: str, name: Namer, *, nullable: bool = False) -> p
     return grown.finish()
 
 
-def valid(found: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
+def valid(found: pa.Array, type_: pa.DataType, what: str) -> pa.Array:
     """Validate an Arrow column from another program, and cast it to a similar type.
 
     Raises:
@@ -307,7 +307,7 @@ def valid(found: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
     """
     try:
         found.validate(full=True)
-        return found.cast(kind)
+        return found.cast(type_)
     except pa.ArrowException as error:
         raise fault(f"the column of each {what} is malformed ({error})", "text in UTF-8") from error
 

@@ -185,7 +185,7 @@ def _field(owner: str, name: str, kind: str | pa.DataType, file: str) -> dict[st
     return field | {"dataType": kind if isinstance(kind, str) else _scalar(kind), "source": source}
 
 
-def _scalar(kind: pa.DataType) -> str:
+def _scalar(type_: pa.DataType) -> str:
     for test, name in (
         (pa.types.is_boolean, "Boolean"),
         (pa.types.is_integer, "Integer"),
@@ -193,7 +193,7 @@ def _scalar(kind: pa.DataType) -> str:
         (pa.types.is_timestamp, "DateTime"),
         (pa.types.is_date, "Date"),
     ):
-        if test(kind):
+        if test(type_):
             return f"sc:{name}"
     return "sc:Text"
 

@@ -115,30 +115,30 @@ def check_names(names: Iterable[object], *, blob: bool = False) -> None:
             )
 
 
-def is_storable(kind: pa.DataType) -> bool:
+def is_storable(type_: pa.DataType) -> bool:
     """Check whether every format can store values of this type, possibly after a cast."""
-    return stored_type(kind) is not None
+    return stored_type(type_) is not None
 
 
-def stored_type(kind: pa.DataType) -> pa.DataType | None:
+def stored_type(type_: pa.DataType) -> pa.DataType | None:
     """Return the type in which values are stored, or None if no format can store them.
 
     Numbers have 64 bits, small floats 32. Times and decimals become text. Since all lists and texts get one
     type, a format needs to know only a few types.
     """
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        inner = stored_type(kind.value_type)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        inner = stored_type(type_.value_type)
         return None if inner is None else pa.list_(inner)
-    if pa.types.is_dictionary(kind):
-        return stored_type(kind.value_type)
-    if pa.types.is_boolean(kind):
+    if pa.types.is_dictionary(type_):
+        return stored_type(type_.value_type)
+    if pa.types.is_boolean(type_):
         return pa.bool_()
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(type_):
         return pa.int64()
-    if pa.types.is_floating(kind):
-        return pa.float64() if kind == pa.float64() else pa.float32()
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return pa.string() if text or pa.types.is_temporal(kind) or pa.types.is_decimal(kind) else None
+    if pa.types.is_floating(type_):
+        return pa.float64() if type_ == pa.float64() else pa.float32()
+    text = pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    return pa.string() if text or pa.types.is_temporal(type_) or pa.types.is_decimal(type_) else None
 
 
 def value_column(name: str, values: Any) -> pa.Array:

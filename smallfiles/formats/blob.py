@@ -198,35 +198,35 @@ def _mark(level: int) -> str:
     return "" if level == 1 else f"_{level}"
 
 
-def column_of(kind: pa.DataType, arrays: Arrays, rows: int) -> pa.Array:
+def column_of(type_: pa.DataType, arrays: Arrays, rows: int) -> pa.Array:
     """Build a column from its arrays, over their memory where that is possible, and validate it fully.
 
     Raises:
         ValueError: The arrays cannot be right. `pa.ArrowInvalid`, which is raised as well, is a ValueError.
     """
-    found = _column(kind, arrays, rows)
+    found = _column(type_, arrays, rows)
     found.validate(full=True)
     return found
 
 
-def _column(kind: pa.DataType, arrays: Arrays, rows: int, level: int = 1) -> pa.Array:
+def _column(type_: pa.DataType, arrays: Arrays, rows: int, level: int = 1) -> pa.Array:
     """Build the values of one level of nested lists. At the first level, there is one value per sample."""
     mark, validity = _mark(level), None
     if "valid" + mark in arrays:
         validity = _bits(array_of(arrays, "valid" + mark, "|u1", rows))
-    if pa.types.is_list(kind) or pa.types.is_string(kind):
+    if pa.types.is_list(type_) or pa.types.is_string(type_):
         offsets = array_of(arrays, "offsets" + mark, "<u8", rows + 1)
         if offsets.max() > _LARGEST:
             raise ValueError(f"its offsets{mark} are beyond {_LARGEST:,}")
         buffers = [validity, pa.py_buffer(offsets.astype("<i4"))]
-        if pa.types.is_list(kind):
-            inner = _column(kind.value_type, arrays, int(offsets[-1]), level + 1)
-            return pa.Array.from_buffers(kind, rows, buffers, children=[inner])
+        if pa.types.is_list(type_):
+            inner = _column(type_.value_type, arrays, int(offsets[-1]), level + 1)
+            return pa.Array.from_buffers(type_, rows, buffers, children=[inner])
         buffers.append(pa.py_buffer(array_of(arrays, "data", "|u1", int(offsets[-1]))))
-        return pa.Array.from_buffers(kind, rows, buffers)
-    data = array_of(arrays, "data", _KINDS[kind], rows)
-    buffer = _bits(data) if pa.types.is_boolean(kind) else pa.py_buffer(np.require(data, requirements="A"))
-    return pa.Array.from_buffers(kind, rows, [validity, buffer])
+        return pa.Array.from_buffers(type_, rows, buffers)
+    data = array_of(arrays, "data", _KINDS[type_], rows)
+    buffer = _bits(data) if pa.types.is_boolean(type_) else pa.py_buffer(np.require(data, requirements="A"))
+    return pa.Array.from_buffers(type_, rows, [validity, buffer])
 
 
 def array_of(arrays: Arrays, name: str, kind: str, rows: int) -> np.ndarray:

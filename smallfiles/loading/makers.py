@@ -556,14 +556,14 @@ class Value:
         lengths = pc.min_max(pc.list_value_length(lists[-1])).as_py()
         return replace(self, length=lengths["max"] or 0 if lengths["min"] == lengths["max"] else 0)
 
-    def is_fixed(self, kind: pa.DataType) -> bool:
+    def is_fixed(self, type_: pa.DataType) -> bool:
         """Check whether the shape of a batch of this type does not depend on its values."""
-        return not _depth(kind) or (_depth(kind) == 1 and self.length > 0)
+        return not _depth(type_) or (_depth(type_) == 1 and self.length > 0)
 
-    def layout(self, count: int, kind: pa.DataType) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def layout(self, count: int, type_: pa.DataType) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and type of the array for a batch of values of a type for which `is_fixed` holds."""
-        of_each = (self.length,) if pa.types.is_list(kind) else ()
-        return (count, *of_each), numpy_type(kind.value_type if of_each else kind)
+        of_each = (self.length,) if pa.types.is_list(type_) else ()
+        return (count, *of_each), numpy_type(type_.value_type if of_each else type_)
 
     def columns(self, name: str, column: pa.Array | pa.ChunkedArray) -> dict[str, Values]:
         """Return the arrays of some rows by name: numbers, or elements and their offsets.
@@ -610,11 +610,11 @@ def _levels(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return found
 
 
-def _depth(kind: pa.DataType) -> int:
+def _depth(type_: pa.DataType) -> int:
     """Return how many levels of offsets the values of a type have."""
-    if pa.types.is_list(kind):
-        return 1 + _depth(kind.value_type)
-    return int(pa.types.is_string(kind))
+    if pa.types.is_list(type_):
+        return 1 + _depth(type_.value_type)
+    return int(pa.types.is_string(type_))
 
 
 def _first(blob: Blob, made: Callable[[Buffer], Values]) -> Values:

@@ -265,10 +265,10 @@ def _fields(structs: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
     return zip(structs.type, one_chunk(structs).flatten(), strict=True)
 
 
-def _encoder(kind: pa.DataType) -> Callable[[Any], str]:
-    if pa.types.is_integer(kind):
+def _encoder(type_: pa.DataType) -> Callable[[Any], str]:
+    if pa.types.is_integer(type_):
         return lambda value: "null" if value is None else repr(value)
-    if pa.types.is_string(kind):
+    if pa.types.is_string(type_):
         return lambda value: "null" if value is None else _quoted(value)
     return _any_text
 

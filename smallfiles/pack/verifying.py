@@ -379,9 +379,9 @@ class _Truth:
                 self._found.differences.append(f"{self._reader.key(row)} has another {name} in the source")
 
 
-def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+def _column(table: pa.Table, name: str, type_: pa.DataType) -> pa.ChunkedArray:
     """Return a column of a table, or nulls if the table has no column of this name."""
-    return table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table), kind)])
+    return table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table), type_)])
 
 
 def _listed(fields: Mapping[str, str]) -> str:

@@ -200,8 +200,8 @@ def _naming(others: Sequence[str], files: Files, kept: pa.StringArray) -> list[s
     suffix = _suffix(kept[0].as_py())
     for name, lines in rows.items():
         names_kept, names_any = (_share(name, lines, each) for each in (read, known))
-        count = sum(any(token.lower().endswith(suffix) for token in line) for line in lines if suffix)
-        names_files = _suffix(name) in _LINES and count >= _LEAST_SHARE * max(len(lines), 1)
+        are_files = [any(token.lower().endswith(suffix) for token in line) for line in lines if suffix]
+        names_files = _suffix(name) in _LINES and 0 < sum(are_files) >= _LEAST_SHARE * len(lines)
         is_new = names_files and not names_any
         found += [name] * bool(is_new or (names_kept and not _lists_exactly(files, kept, name)))
     return [name for name in others if name in found]

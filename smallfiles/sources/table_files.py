@@ -146,15 +146,15 @@ def _refuse_columns(path: Path, schema: pa.Schema) -> None:
     )
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_is_binary(field.type) for field in kind)
+def _is_binary(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_is_binary(field.type) for field in type_)
     tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(test(kind) for test in tests)
+    return any(test(type_) for test in tests)
 
 
-def _is_plain_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def _is_plain_binary(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
 def schema_of(path: Path) -> pa.Schema:

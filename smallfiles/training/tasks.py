@@ -211,9 +211,9 @@ def _is_labelled(reader: Reader) -> bool:
     return some not in ([], [UNLABELLED])
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_list(kind) else kind
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+def _is_number(type_: pa.DataType) -> bool:
+    type_ = type_.value_type if pa.types.is_list(type_) else type_
+    return bool(pa.types.is_floating(type_) or pa.types.is_integer(type_))
 
 
 def _most_classes(reader: Reader, field: str) -> int:

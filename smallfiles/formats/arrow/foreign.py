@@ -54,12 +54,12 @@ class ArrowColumns:
     values: dict[str, int]
 
 
-def is_binary(kind: pa.DataType) -> bool:
+def is_binary(type_: pa.DataType) -> bool:
     """Check whether a column of this type can hold encoded bytes."""
-    if pa.types.is_struct(kind):
-        index = kind.get_field_index("bytes")
-        return index >= 0 and is_binary(kind.field(index).type)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    if pa.types.is_struct(type_):
+        index = type_.get_field_index("bytes")
+        return index >= 0 and is_binary(type_.field(index).type)
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
 def find_columns(schema: pa.Schema, path: Path) -> ArrowColumns:
@@ -136,12 +136,12 @@ def _choose(names: list[str], fitting: list[int], known: tuple[str, ...], *, alo
     return fitting[0] if alone and len(fitting) == 1 else None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
-def _is_strings(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type)
+def _is_strings(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_)) and _is_text(type_.value_type)
 
 
 @dataclass(frozen=True)

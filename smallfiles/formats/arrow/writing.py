@@ -233,8 +233,8 @@ class _Column:
         largest_bytes: Size in bytes of the largest blob that the schema allows.
     """
 
-    def __init__(self, name: str, kind: pa.DataType, largest_bytes: int) -> None:
-        self.name, self._type, self.largest_bytes = name, kind, largest_bytes
+    def __init__(self, name: str, type_: pa.DataType, largest_bytes: int) -> None:
+        self.name, self._type, self.largest_bytes = name, type_, largest_bytes
         self._stand_in = np.empty(0, np.uint8)
         self.address, self.sizes = 0, array("q")
         self._clear()
