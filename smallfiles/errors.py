@@ -159,9 +159,8 @@ class MissingPackageError(SmallfilesError):
         package = _PACKAGES.get(root, root)
         if is_missing:
             return cls.of(package, purpose)
-        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
         return cls(
-            f"the installed Python package {package} cannot be loaded ({reason})",
+            f"the installed Python package {package} cannot be loaded ({first_line(error)})",
             expected=f"it for {purpose}",
             next_step="Load the module of your site that belongs to it, or install it again: "
             + package_line(package, flags="--force-reinstall "),
@@ -305,6 +304,11 @@ def like(path: Path) -> str:
         for name in get_close_matches(missing.name, names, 1, _SIMILAR):
             return f" (did you mean {missing.with_name(name) / path.relative_to(missing)}?)"
     return ""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or else the name of its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def first_few(items: Iterable[object], total: int | None = None, limit: int = 5) -> str:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import from_numpy, one_chunk, scalar, to_numpy
-from smallfiles.errors import fault, short
+from smallfiles.errors import fault, first_line, short
 from smallfiles.folders import IMAGE_SUFFIXES
 
 RESERVED = (
@@ -115,11 +115,6 @@ def check_names(names: Iterable[object], *, blob: bool = False) -> None:
             )
 
 
-def is_storable(type_: pa.DataType) -> bool:
-    """Check whether every format can store values of this type, possibly after a cast."""
-    return stored_type(type_) is not None
-
-
 def stored_type(type_: pa.DataType) -> pa.DataType | None:
     """Return the type in which values are stored, or None if no format can store them.
 
@@ -158,7 +153,7 @@ def value_column(name: str, values: Any) -> pa.Array:
             return found.cast(kind)
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
         raise fault(
-            f"the values of the field {short(name)} do not form a column ({str(error).splitlines()[0]})",
+            f"the values of the field {short(name)} do not form a column ({first_line(error)})",
             "one type for all: integers of 64 bits, floats, truth values, text, or lists of these",
             "Correct the values that differ, or leave this field out",
         ) from error
@@ -208,7 +203,7 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise fault(
-            f"a value of the field {short(name)} is no {kind} ({str(error).splitlines()[0]})",
+            f"a value of the field {short(name)} is no {kind} ({first_line(error)})",
             "values of the type that the file states",
             "Correct the value, or the type",
         ) from error

@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from smallfiles.errors import SourceError, UsageError
+from smallfiles.errors import SourceError, UsageError, is_utf8
 from smallfiles.options import check, flag_of, option
 from smallfiles.progress import plural
 
@@ -66,11 +66,7 @@ def key_problem(key: str) -> str | None:
         return "leaves its folder through '..'"
     if "" in parts or "." in parts:
         return "is not normalised (an empty or '.' component)"
-    try:
-        key.encode("utf-8")
-    except UnicodeEncodeError:
-        return "is not valid UTF-8"
-    return None
+    return None if is_utf8(key) else "is not valid UTF-8"
 
 
 def is_writable_name(key: str) -> bool:

@@ -40,7 +40,7 @@ import torch
 
 from smallfiles.arrays import as_mask, numpy_type, one_chunk, scalar, text_bytes, to_numpy
 from smallfiles.contents import array_view
-from smallfiles.errors import FormatError, MissingPackageError, UsageError
+from smallfiles.errors import FormatError, MissingPackageError, UsageError, first_line
 from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
 from smallfiles.images.decoding import PILLOW_RAISES, not_a_picture
@@ -406,7 +406,7 @@ def _array(data: Buffer) -> Values:
         return array_view(data)
     except ValueError as error:
         raise FormatError(
-            f"the bytes are no array ({str(error).splitlines()[0]})",
+            f"the bytes are no array ({first_line(error)})",
             expected="a .npy file of numbers, as numpy.save writes it",
             next_step="Save it again without objects, or leave it out",
         ) from error

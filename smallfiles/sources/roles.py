@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import joined, scalar
 from smallfiles.errors import SourceError, UsageError, first_few, refuse_shortage
-from smallfiles.fields import is_storable, name_problem
+from smallfiles.fields import name_problem, stored_type
 from smallfiles.folders import FILE_SUFFIXES, SourceOptions
 from smallfiles.sources.table_files import TEXT_SUFFIXES
 
@@ -133,11 +133,9 @@ def _roles(table: pa.Table, path: Path, options: SourceOptions, files: dict[str,
     renamed = {name: spec for name, spec in given.items() if name not in (*files, *targets)}
     taken = (*files.values(), *given.values())
     free = [name for name in table.column_names if name not in taken]  # those of templates are values too
-    own = {
-        name: name
-        for name in free
-        if not (name_problem(name) or name in files) and is_storable(table.schema.field(name).type)
-    }
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    storable = [name for name in free if stored_type(types[name]) is not None]
+    own = {name: name for name in storable if not (name_problem(name) or name in files)}
     if twice := sorted(renamed.keys() & own.keys()):
         raise _unclear(options, f"gives a name twice: {twice[0]} is another column", "a name for each")
     kind = "captions" if _known(free, _CAPTIONS) and not _known(free, _LABELS) else "label"

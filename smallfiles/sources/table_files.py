@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import from_numpy, give_back_memory, scalar, to_numpy
 from smallfiles.contents import refuse_pointer
-from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.errors import SourceError, first_few, first_line, refuse_shortage
 from smallfiles.formats.bytefile import arrow_file
 from smallfiles.progress import bytes_text, plural
 
@@ -113,7 +113,7 @@ def unreadable(path: Path, error: Exception) -> SourceError:
     refuse_shortage(error, path)
     if isinstance(error, FileNotFoundError):
         return SourceError(f"{path} does not exist", expected="a table", next_step="Check the path")
-    cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    cause = first_line(error)[:200]
     if "straddling" in cause:
         cause = f"a line is longer than {LONGEST_LINE_BYTES >> 20} MiB"
     return SourceError(

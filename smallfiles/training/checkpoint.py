@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from smallfiles.atomic import replaced
-from smallfiles.errors import DamagedFileError, ResourceError
+from smallfiles.errors import DamagedFileError, ResourceError, first_line
 
 NAME = "last.pt"
 _IS_FOLDER = 0x10
@@ -85,7 +85,7 @@ def load(folder: Path) -> State | None:
             return state
         problem = "does not hold the state of a training"
     except Exception as error:  # a damaged archive raises almost anything
-        problem = f"cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        problem = f"cannot be read: {first_line(error)}"
     raise DamagedFileError(
         f"the checkpoint {path} {problem}",
         expected="one that `train` wrote",

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from smallfiles.errors import ResourceError
+from smallfiles.errors import ResourceError, first_line
 from smallfiles.machine.ranks import Ranks, process_group, ranks, rendezvous
 
 _PATIENCE = timedelta(minutes=10)
@@ -117,7 +117,7 @@ def joined() -> Iterator[Group]:
     except (RuntimeError, ValueError) as error:  # DistNetworkError and its like are RuntimeErrors
         raise ResourceError(
             f"rank {where.rank} of {where.world_size} did not meet the others at {address}:{port}: "
-            f"{_first_line(error)}",
+            f"{first_line(error)}",
             expected=f"{where.world_size} ranks that reach {address}",
             next_step="Check that all tasks started and that all nodes resolve the name of the first node",
         ) from None
@@ -128,7 +128,7 @@ def joined() -> Iterator[Group]:
         if not _is_network_error(error):
             raise
         raise ResourceError(
-            f"rank {where.rank} of {where.world_size} lost the others: {_first_line(error)}",
+            f"rank {where.rank} of {where.world_size} lost the others: {first_line(error)}",
             expected="ranks that all run to the end, each on its own GPU if there are any",
             next_step="Look in the log for the rank that failed first, and for the reason",
         ) from None
@@ -141,7 +141,3 @@ def _is_network_error(error: RuntimeError) -> bool:
     """Check by its text whether an error comes from the network. Gloo raises plain RuntimeErrors."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in ("gloo", "nccl", "by peer"))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["no reason given"])[0]

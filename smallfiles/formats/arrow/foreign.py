@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import FormatError
-from smallfiles.fields import META, is_storable, name_problem
+from smallfiles.fields import META, name_problem, stored_type
 from smallfiles.formats.bytefile import ByteFile, damaged
 
 _DATA = ("data", "image_data", "image", "jpg", "jpeg", "png", "img", "bytes", "content")
@@ -101,7 +101,7 @@ def _is_field(field: pa.Field) -> bool:
     A file of another program may have columns of any name and type.
     """
     blob = is_binary(field.type)
-    return name_problem(field.name, blob=blob) is None and (blob or is_storable(field.type))
+    return name_problem(field.name, blob=blob) is None and (blob or stored_type(field.type) is not None)
 
 
 def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import as_integers
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import FormatError, ManifestError, ResourceError, UsageError, writing
+from smallfiles.errors import FormatError, ManifestError, ResourceError, UsageError, first_line, writing
 from smallfiles.fields import type_named
 from smallfiles.formats.blob import ArrayTable, arrays_of, arrays_of_values, required
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
@@ -439,7 +439,7 @@ def _translated(out: Path) -> Iterator[None]:
             yield
         except (RuntimeError, ValueError, KeyError) as error:
             raise ResourceError(
-                f"{out} cannot be written (HDF5: {str(error).splitlines()[0]})",
+                f"{out} cannot be written (HDF5: {first_line(error)})",
                 expected="free space and a file system that takes it",
                 next_step="Check space and quota, and try again",
             ) from error
