@@ -30,6 +30,7 @@ from smallfiles.errors import (
     of_system,
     printable,
 )
+from smallfiles.progress import duration_text
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ def in_seconds(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 100:
         return f"{seconds:.1f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return duration_text(seconds)
 
 
 FAILED = 1

@@ -239,10 +239,7 @@ class SampleStream:
 
 
 def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
-    for read in reads:
-        if read.error is not None:
-            return read.error
-    return None
+    return next((read.error for read in reads if read.error is not None), None)
 
 
 class _Paths:

@@ -154,26 +154,22 @@ def _release(path: Path, use: Use) -> None:
 
 
 def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
-    with storage.timeout(config.storage_timeout_s):
-        return _stage_in_time(src, where, config)
-
-
-def _stage_in_time(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
-    output = placement.find_output(src)
-    use, place, passed = placement.in_first(where, output, lambda place: _stage_at(place, output, config))
-    path = use.slot.data / output.name
-    _uses.setdefault(path, []).append(use)
-    why = placement.why(place, output, passed, reused=use.reused)
+    with storage.timeout(config.storage_timeout_s):
+        output = placement.find_output(src)
+
+        def stage_at(place: NodeLocal) -> Use:
+            return once(slot_at(place, output.key), output, partial(_copy, place, output, config))
+
+        use, place, passed = placement.in_first(where, output, stage_at)
+        path = use.slot.data / output.name
+        _uses.setdefault(path, []).append(use)
+        why = placement.why(place, output, passed, reused=use.reused)
     notes = (why,) if output.has_digests else (why, UNVERIFIED)
     seconds = time.perf_counter() - started
     rate = 0.0 if use.reused else output.bytes / max(use.copy_s, 1e-9)
     files = len(output.members)
     return Staged(path, output.bytes, use.reused, seconds, rate, files, output.has_digests, notes), use
-
-
-def _stage_at(place: NodeLocal, output: PackedOutput, config: StageConfig) -> Use:
-    return once(slot_at(place, output.key), output, partial(_copy, place, output, config))
 
 
 def slot_at(place: NodeLocal, key: str) -> Slot:
@@ -437,13 +433,9 @@ def _folders(places: Sequence[Path]) -> Iterator[Path]:
         seen.add(real)
 
 
-def _own_folders() -> set[str]:
-    return {folder_name(), folder_name(host_kind())}
-
-
 def _slot_of(path: Path) -> Slot:
     for parent in path.parents:
-        if parent.name in _own_folders():
+        if parent.name in (folder_name(), folder_name(host_kind())):
             if os.path.lexists(parent):
                 check(parent)
             return Slot(parent, path.relative_to(parent).parts[0])
@@ -555,20 +547,17 @@ def _target(output: PackedOutput, folder: Path) -> Path:
 def _is_there(output: PackedOutput, out: Path) -> bool:
     """Check whether all files exist with equal sizes and digests, or equal times if there are no digests."""
     try:
-        for member in output.members:
-            found = (out.parent / member.name).stat()
-            same_time = found.st_mtime_ns == member.seen[3]
-            if found.st_size != member.bytes or (member.digest is None and not same_time):
-                return False
-            if member.digest is not None and not _same_digest(member, out.parent / member.name):
-                return False
-        return True
+        return all(_is_equal(member, out.parent / member.name) for member in output.members)
     except OSError:
         return False
 
 
-def _same_digest(member: Member, copy: Path) -> bool:
-    digest = sidecar(copy)
+def _is_equal(member: Member, copy: Path) -> bool:
+    found, digest = copy.stat(), sidecar(copy)
+    if found.st_size != member.bytes:
+        return False
+    if member.digest is None:
+        return found.st_mtime_ns == member.seen[3]
     return digest.is_file() and ContentDigest.load(digest) == member.digest
 
 
