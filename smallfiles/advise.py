@@ -30,7 +30,7 @@ from smallfiles.measure.cache import can_be_cold, drop
 from smallfiles.measure.counting import CALLS, requests
 from smallfiles.measure.probe import METADATA, READS
 from smallfiles.measure.record import Record
-from smallfiles.options import words
+from smallfiles.options import to_argv
 from smallfiles.progress import bytes_text, say_notes
 from smallfiles.scaling import WAYS, Forecast, Storage, TrainingPlan, Work, simulate, ways_of
 from smallfiles.storage import ReadingPool
@@ -339,7 +339,7 @@ def _commands(
     name = Path(data).absolute().stem or "data"  # of a packed file too
     out = shlex.quote(f"{name}.tars" if best == "shards" else f"{name}.arrow")
     more, order = (f" -O max_bytes={shard_bytes}", " --order stream") if shard_bytes else ("", "")
-    flags = "".join(f" {word}" for word in map(shlex.quote, words(options)))
+    flags = "".join(f" {word}" for word in map(shlex.quote, to_argv(options)))
     lines = {
         "pack": f"smallfiles pack {shlex.quote(data)} {out}{more}{flags}",
         "staged": f"smallfiles stage {out}   # once per node, in the job",

@@ -132,7 +132,7 @@ def _locked(path: Path, shared: bool, create: bool) -> int | None:
                 expected="a local file system with flock, so that one process copies and others wait",
                 next_step="Choose another place with --where",
             ) from error
-        if not names(path, descriptor):
+        if not is_same_file(path, descriptor):
             os.close(descriptor)  # its last owner removed it: try again with a new one
         elif _has_holder(path, descriptor, exclusive=shared):
             os.close(descriptor)
@@ -227,7 +227,7 @@ class _Renewing:
             now = time.time()
             for descriptor, held in list(_held.items()):
                 with contextlib.suppress(OSError):  # it was closed in this moment
-                    if held.pid == os.getpid() and names(held.path, descriptor):
+                    if held.pid == os.getpid() and is_same_file(held.path, descriptor):
                         os.utime(descriptor, (now, now))
 
 
@@ -247,7 +247,7 @@ def _opened(path: Path, create: bool) -> int | None:
             raise cannot_write(path, error) from error
 
 
-def names(path: Path, descriptor: int) -> bool:
+def is_same_file(path: Path, descriptor: int) -> bool:
     """Check whether `path` is still the file that is open."""
     try:
         found, ours = path.lstat(), os.fstat(descriptor)
@@ -256,7 +256,7 @@ def names(path: Path, descriptor: int) -> bool:
     return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def share(descriptor: int) -> None:
+def downgrade(descriptor: int) -> None:
     """Turn an exclusive lock into a shared one; another process may get the lock in between."""
     held = _held.get(descriptor)
     if held is not None:
@@ -266,7 +266,7 @@ def share(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def is_last(descriptor: int) -> bool:
+def try_upgrade(descriptor: int) -> bool:
     """Turn a shared lock into an exclusive one; False, and no lock at all, if others share it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -324,7 +324,7 @@ class Lease:
             if not isinstance(error, BlockingIOError):
                 return False
             raise self._busy(_name_of(_read_lease(self._path))) from None
-        if not names(self._lock_path, self._lock):
+        if not is_same_file(self._lock_path, self._lock):
             raise FileNotFoundError(self._lock_path)
         return True
 

@@ -5,9 +5,9 @@
         repeats: int = option(7, "rounds", least=1)
         modes: tuple[Mode, ...] = option(MODES, "where batches are made", flag="mode")
 
-`add_flags` gives a parser `--repeats` and `--mode A,B`, `from_args` reads them back, and `words` are the
-flags that differ from the defaults, to be pasted behind a command. The trap: a default is written into the
-help of a flag; so it must not depend on the machine. Notebooks print such commands.
+`add_flags` gives a parser `--repeats` and `--mode A,B`, `from_args` reads them back, and `to_argv` returns
+the flags that differ from the defaults, to be pasted behind a command. The trap: a default is written into
+the help of a flag; so it must not depend on the machine. Notebooks print such commands.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Option:
             return f"{value / self.more['scale']:g}"
         return ",".join(map(str, value)) if self.several else str(self.more["show"](value))
 
-    def words(self, value: Any) -> list[str]:
+    def to_argv(self, value: Any) -> list[str]:
         """Return the flag and a value as words of a command line."""
         if self.kind is bool:
             return [self.flag if value or not self.more["both"] else f"--no-{self.flag[2:]}"]
@@ -94,7 +94,7 @@ class _Option:
     def settings(self) -> dict[str, Any]:
         """Return the arguments for argparse.
 
-        A flag that the user omits adds no attribute, so that `given` can tell the two cases apart.
+        A flag that the user omits adds no attribute, so that `explicit_fields` can tell the two cases apart.
         """
         help = self.more["help"]
         if self.default not in (None, False, True, "") and not self.more["many"]:
@@ -181,7 +181,7 @@ def add_flags(
         parser.add_argument(each.flag, **each.settings())
 
 
-def given(config: type[Any], arguments: argparse.Namespace) -> list[str]:
+def explicit_fields(config: type[Any], arguments: argparse.Namespace) -> list[str]:
     """Return the names of the fields that a command line sets, even if it sets them to their defaults."""
     return [each.name for each in _options(config) if each.name in arguments]
 
@@ -194,7 +194,7 @@ def from_args(config: type[_Config], arguments: argparse.Namespace, **more: Any)
         arguments: The result of a parser with `add_flags`.
         more: Values of other fields.
     """
-    read = {name: getattr(arguments, name) for name in given(config, arguments)}
+    read = {name: getattr(arguments, name) for name in explicit_fields(config, arguments)}
     lists = {name: tuple(value) for name, value in read.items() if isinstance(value, list)}
     return config(**(read | lists | more))
 
@@ -212,7 +212,7 @@ class Settings:
             before: Words before the flags: the verb and its operands.
             more: Words after the flags.
         """
-        return shlex.join(["smallfiles", *before, *words(self), *more])
+        return shlex.join(["smallfiles", *before, *to_argv(self), *more])
 
 
 def flag_of(config: type[Any], name: str) -> str:
@@ -220,7 +220,7 @@ def flag_of(config: type[Any], name: str) -> str:
     return next(each.flag for each in _options(config, (name,)))
 
 
-def words(config: Any) -> list[str]:
+def to_argv(config: Any) -> list[str]:
     """Return the flags of all fields whose values differ from the defaults, as words of a command line.
 
     Args:
@@ -229,5 +229,5 @@ def words(config: Any) -> list[str]:
     found: list[str] = []
     for each in _options(config):
         value = getattr(config, each.name)
-        found += each.words(value) if value != each.default else []
+        found += each.to_argv(value) if value != each.default else []
     return found

@@ -15,7 +15,7 @@ from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig
 from smallfiles.measure import BenchConfig
 from smallfiles.measure.loading import LoadBenchConfig
-from smallfiles.options import add_flags, check, flag_of, from_args, given, option, words
+from smallfiles.options import add_flags, check, explicit_fields, flag_of, from_args, option, to_argv
 from smallfiles.pack import PackConfig
 from smallfiles.ring import RingConfig
 from smallfiles.slowfs import SlowConfig
@@ -68,7 +68,7 @@ def read_train(arguments):
 )  # fmt: skip
 def test_a_command_means_the_configuration_that_printed_it(config, command, read):
     if isinstance(config, start.SynthConfig):
-        command = shlex.join(["smallfiles", "synth", "out", *words(config)])
+        command = shlex.join(["smallfiles", "synth", "out", *to_argv(config)])
     arguments = cli.parse(shlex.split(command)[1:])
     assert (read(arguments) if read else from_args(type(config), arguments)) == config
 
@@ -116,7 +116,7 @@ def read(text):
 )
 def test_flags_mean_fields_and_fields_are_printed_as_flags(text, config):
     assert from_args(Config, read(text)) == config
-    assert words(config) == shlex.split(text)
+    assert to_argv(config) == shlex.split(text)
 
 
 def test_all_of_a_few_are_both():
@@ -124,7 +124,7 @@ def test_all_of_a_few_are_both():
 
 
 def test_what_is_given_is_known_also_where_it_is_the_default():
-    assert given(Config, read("--count 3 --fast")) == ["count", "fast"]
+    assert explicit_fields(Config, read("--count 3 --fast")) == ["count", "fast"]
     assert flag_of(Config, "cap") == "--no-cap" and flag_of(Config, "wait_s") == "--wait-ms"
 
 

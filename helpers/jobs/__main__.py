@@ -9,8 +9,8 @@ from pathlib import Path
 
 from helpers import jobs
 from helpers.jobs import site as sites
-from smallfiles.cli.arguments import Teaching
-from smallfiles.cli.output import guarded, lenient, print_json, say
+from smallfiles.cli.arguments import HelpFormatter
+from smallfiles.cli.output import escape_unencodable, guarded, print_json, say
 
 _MORE = """\
 Check a job script, show the exact command, send it to Slurm.
@@ -31,7 +31,7 @@ examples:
 def build_parser() -> argparse.ArgumentParser:
     """The words that `slurm/submit` understands."""
     parser = argparse.ArgumentParser(
-        prog="slurm/submit", description=_MORE, epilog=_EXAMPLES, formatter_class=Teaching
+        prog="slurm/submit", description=_MORE, epilog=_EXAMPLES, formatter_class=HelpFormatter
     )
     parser.add_argument("site", nargs="?", metavar="SITE", help="a file of slurm/sites")
     parser.add_argument("job", nargs="?", metavar="JOB", help="a file of slurm/jobs")
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
     try:
-        lenient(sys.stdout, sys.stderr)
+        escape_unencodable(sys.stdout, sys.stderr)
         arguments = build_parser().parse_args(words[:at])
     except SystemExit as stop:
         return int(stop.code or 0)

@@ -23,8 +23,8 @@ from typing import Any
 
 from pysquashfs.text import restart_in_utf8_mode
 from smallfiles import __version__, storage
-from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_paths_of_elsewhere
-from smallfiles.cli.output import guarded, lenient, say
+from smallfiles.cli.arguments import HelpFormatter, Parser, add_common_flags, refuse_paths_of_elsewhere
+from smallfiles.cli.output import escape_unencodable, guarded, say
 from smallfiles.processes import end_by
 
 _MODULES = (
@@ -50,7 +50,7 @@ file system and a GPU like. The usual way through the verbs:
 
 def build_parser() -> Parser:
     """Build the parser with all verbs. This is cheap, since verbs import what they need when they run."""
-    parser = Parser(prog="smallfiles", description=_WHY, formatter_class=Teaching)
+    parser = Parser(prog="smallfiles", description=_WHY, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"smallfiles {__version__}")
     parser.set_defaults(parser=parser)
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB")
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         restart_in_utf8_mode()
-    lenient(sys.stdout, sys.stderr)
+    escape_unencodable(sys.stdout, sys.stderr)
     arguments = argparse.Namespace(began=perf_counter())
 
     def run(_: argparse.Namespace) -> int:

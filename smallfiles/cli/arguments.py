@@ -1,7 +1,7 @@
 """Shared by several verbs: the layout of help, common flags, `-O key=value` for the options of a format.
 
 The trap: the default formatter of argparse prints "(default: None)" behind each optional flag and re-wraps
-examples; `Teaching` does neither.
+examples; `HelpFormatter` does neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from smallfiles.cli.output import escaped
 from smallfiles.errors import UsageError
 from smallfiles.folders import SourceOptions
-from smallfiles.options import add_flags, from_args, given
+from smallfiles.options import add_flags, explicit_fields, from_args
 from smallfiles.progress import say_notes
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:\\|\\\\")
 FORMATS = "files, arrow, hdf5, tar, squashfs, or one of an installed package"
 
 
-class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps examples as written, and shows only informative defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
@@ -102,7 +102,7 @@ def add_verb(verbs: Verbs, name: str, documented: Callable[..., object]) -> Pars
         help=why,
         description=f"{why}\n\n{more}",
         epilog=f"examples:\n{examples}",
-        formatter_class=Teaching,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(parser=parser)
     return parser
@@ -153,7 +153,8 @@ def load_source(path: Path, arguments: argparse.Namespace, **usual: Any) -> Sour
     """
     from smallfiles import sources
 
-    more = {name: value for name, value in usual.items() if name not in given(SourceOptions, arguments)}
+    typed = explicit_fields(SourceOptions, arguments)
+    more = {name: value for name, value in usual.items() if name not in typed}
     found = sources.read(path, from_args(SourceOptions, arguments, **more))
     say_notes(found.notes)
     return dataclasses.replace(found, notes=())  # printed; `pack` would print them again

@@ -65,14 +65,14 @@ def escaped(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def lenient(*streams: TextIO | None) -> None:
+def escape_unencodable(*streams: TextIO | None) -> None:
     """Make streams escape what they cannot encode: an ASCII locale, a file name that is not UTF-8."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def sign(wanted: str, plain: str) -> str:
+def glyph(wanted: str, plain: str) -> str:
     """Return `wanted`, or `plain` if standard output cannot encode `wanted`."""
     try:
         wanted.encode(getattr(sys.stdout, "encoding", None) or "utf-8")

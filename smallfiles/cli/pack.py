@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import Verbs, add_path, add_run, add_source_flags, load_source, parse_options
 from smallfiles.cli.output import in_seconds, look_at, report, say, since
 from smallfiles.errors import first_few
-from smallfiles.options import add_flags, from_args, given
+from smallfiles.options import add_flags, explicit_fields, from_args
 from smallfiles.pack import PackConfig
 from smallfiles.progress import bytes_text, plural, say_notes
 from smallfiles.selection import Choice, parse_rule
@@ -332,7 +332,7 @@ def run_split(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.pack import split
 
-    more = {name: getattr(arguments, name) for name in given(Choice, arguments)}
+    more = {name: getattr(arguments, name) for name in explicit_fields(Choice, arguments)}
     path, found = split(arguments.out, arguments.rule, **more)
     lines = [
         f"{name}: {plural(count, 'sample')} ({found.shares[name]:.1%}, the rule says {share:.1%})"

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from smallfiles.cli.arguments import Verbs, add_path, add_run, add_source_flags
-from smallfiles.cli.output import FAILED, in_seconds, look_at, report, say, sign
+from smallfiles.cli.output import FAILED, glyph, in_seconds, look_at, report, say
 from smallfiles.demo import DemoConfig
 from smallfiles.errors import ResourceError
 from smallfiles.folders import SourceOptions
@@ -81,7 +81,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 def _doctor_lines(findings: list[Finding]) -> Iterator[str]:
     width = max((len(finding.name) for finding in findings), default=0)
     for finding in findings:
-        yield f"{sign(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}"
+        yield f"{glyph(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}"
         if finding.advice:
             yield textwrap.indent(textwrap.fill(finding.advice, max(40, 96 - width)), " " * (width + 4))
 

@@ -18,7 +18,7 @@ from smallfiles.errors import UsageError, first_few
 from smallfiles.loading import LoaderConfig
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
-from smallfiles.options import add_flags, from_args, given
+from smallfiles.options import add_flags, explicit_fields, from_args
 from smallfiles.processes import SIGNALS, listening
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.ring import RingConfig
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         from smallfiles import training
 
         config = from_args(TrainConfig, arguments, loader=LoaderConfig.from_args(arguments))
-        check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
+        check_ring(config, arguments.val is not None, explicit_fields(LoaderConfig, arguments))
         mix = _mixture(arguments)
         if (arguments.data is None) != bool(mix):
             raise UsageError(
@@ -185,7 +185,7 @@ def run_epoch(arguments: argparse.Namespace) -> int:
             else "a folder for the records, and a packed file or --mix PATH=SHARE for each set",
             next_step="See smallfiles epoch --help",
         )
-    if arguments.count and (arguments.mix or given(LoaderConfig, arguments)):
+    if arguments.count and (arguments.mix or explicit_fields(LoaderConfig, arguments)):
         raise UsageError(
             "--count is given together with flags of a loader, but reads no samples",
             expected="--count FOLDER",

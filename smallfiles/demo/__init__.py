@@ -14,7 +14,7 @@ from pathlib import Path
 
 from smallfiles.errors import UsageError
 from smallfiles.folders import SourceOptions
-from smallfiles.options import Settings, option, words
+from smallfiles.options import Settings, option, to_argv
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DemoConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.data is None and (ignored := words(self.reading)):
+        if self.data is None and (ignored := to_argv(self.reading)):
             raise UsageError(
                 f"{ignored[0]} is given without --data",
                 expected="it together with --data, since it describes your data set",
@@ -39,4 +39,4 @@ class DemoConfig(Settings):
 
     def to_cli(self) -> str:
         """Return the equivalent command."""
-        return self.command("demo", more=words(self.reading))
+        return self.command("demo", more=to_argv(self.reading))

@@ -222,7 +222,7 @@ class ByteFile:
             refuse_shortage(error, self.path)
             raise damaged(self.path, f"reading failed ({error.strerror})") from error
 
-    def expect_short_reads(self) -> None:
+    def disable_readahead(self) -> None:
         """Turn off read-ahead, which would fetch a whole archive when only its headers are needed."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 

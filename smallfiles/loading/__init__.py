@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Literal
 from smallfiles import lazy, machine
 from smallfiles.errors import UsageError
 from smallfiles.machine.ranks import Ranks, ranks
-from smallfiles.options import flag_of, from_args, given, option, words
+from smallfiles.options import explicit_fields, flag_of, from_args, option, to_argv
 from smallfiles.selection import Draw
 from smallfiles.storage import timeout_option
 
@@ -149,7 +149,7 @@ class LoaderConfig(Draw):
 
     def to_cli(self) -> str:
         """Return the flags that differ from the defaults, to append to a command."""
-        return shlex.join(words(self))
+        return shlex.join(to_argv(self))
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> LoaderConfig:
@@ -158,7 +158,7 @@ class LoaderConfig(Draw):
         Raises:
             UsageError: A flag was given that has no effect with another one.
         """
-        config, typed = from_args(cls, args), given(cls, args)
+        config, typed = from_args(cls, args), explicit_fields(cls, args)
         for setting, value, ignored in _IGNORED:
             names = [flag_of(cls, name) for name in ignored if name in typed and getattr(config, name)]
             if getattr(config, setting) in (None, value) and names:

@@ -36,7 +36,7 @@ _TRIED = 100
 
 
 @dataclass(frozen=True)
-class Called:
+class TransformAdapter:
     """Adapts a function of a picture to our `Transform`.
 
     Args:
@@ -52,11 +52,11 @@ class Called:
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(cls, call: Callable[[Any], Any], reader: Reader) -> Called:
+    def of(cls, call: Callable[[Any], Any], reader: Reader) -> TransformAdapter:
         """Call it on one sample, to learn what it accepts and returns.
 
         Args:
-            call: As for `Called`.
+            call: As for `TransformAdapter`.
             reader: The set; its first sample that is a picture is used.
 
         Raises:

@@ -30,7 +30,7 @@ from smallfiles import formats
 from smallfiles.errors import ResourceError, SmallfilesError, UsageError
 from smallfiles.fields import META, TARGETS
 from smallfiles.loading import OnError
-from smallfiles.loading.callables import Called
+from smallfiles.loading.callables import TransformAdapter
 from smallfiles.loading.fields import field_batches, offsets_of
 from smallfiles.loading.makers import (
     Batch,
@@ -193,7 +193,7 @@ def maker_of(
         source = drawn(source, draw)
         ours: Any = transform
         if transform is not None and not hasattr(transform, "into"):
-            ours = Called.of(transform, source)
+            ours = TransformAdapter.of(transform, source)
         return field_batches(source, fields, ours, seed=seed, on_error=on_error)
     if transform is not None or fields is not None or draw.draw != Draw():
         raise UsageError(
@@ -324,9 +324,9 @@ class SampleDataset(Dataset[Item]):
         """Return one sample. Its number may contain an epoch (see `schedule`)."""
         return self.__getitems__([number])[0]
 
-    def __getitems__(self, numbers: Sequence[int]) -> Rows:
+    def __getitems__(self, numbers: Sequence[int]) -> LazyBatch:
         """Several samples, fetched in stored order, returned in the order requested."""
-        return Rows(self, numbers)
+        return LazyBatch(self, numbers)
 
 
 def split_numbers(numbers: Sequence[int], samples: int) -> tuple[list[int], int]:
@@ -347,7 +347,7 @@ def split_numbers(numbers: Sequence[int], samples: int) -> tuple[list[int], int]
     return plain.tolist(), int(epochs[0]) if len(epochs) else 0
 
 
-class Rows:
+class LazyBatch:
     """A requested batch, made at first use: as a whole, or row by row for other collate functions."""
 
     def __init__(self, dataset: SampleDataset, numbers: Sequence[int]) -> None:
@@ -392,6 +392,6 @@ class Rows:
         return self._batch
 
 
-def collate(rows: Rows) -> Delivered:
+def collate(rows: LazyBatch) -> Delivered:
     """Return the batch of these rows, without stacking them, for `DataLoader(collate_fn=...)`."""
     return rows.deliver()

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from smallfiles import machine, storage
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig, Mode, default_workers, place
-from smallfiles.loading.callables import Called
+from smallfiles.loading.callables import TransformAdapter
 from smallfiles.loading.dataset import (
     AnyTransform,
     Block,
@@ -321,7 +321,7 @@ def make_loader(
     if config.mode == "main":
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
-    draws = isinstance(getattr(maker, "transform", None), Called)
+    draws = isinstance(getattr(maker, "transform", None), TransformAdapter)
     mode = choose_mode(config, workers, batch_bytes, draws_from_process=draws)
     processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
     memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)

@@ -236,7 +236,7 @@ class EpochPlan:
         """Return the plan of the rest of an epoch, after these parts were read one after the other."""
         return replace(self, earlier=earlier)
 
-    def _left(self) -> int:
+    def _remaining_count(self) -> int:
         """Return the number of samples of this epoch that no earlier part has read."""
         left = self.epoch_samples
         for world_size, batch, _, batches in self.earlier:
@@ -245,12 +245,12 @@ class EpochPlan:
         return left
 
     def _own_sizes(self) -> tuple[int, ...]:
-        least, more = divmod(self._left(), self.world_size)
+        least, more = divmod(self._remaining_count(), self.world_size)
         return tuple(least + (rank < more) for rank in range(self.world_size))
 
     def _order(self, epoch: int) -> SampleOrder:
         """Return the order of all ranks together, without the start that earlier parts have read."""
-        first = self.epoch_samples - self._left()
+        first = self.epoch_samples - self._remaining_count()
         order = self.drawn(epoch)
         return (self._rng(epoch, _SAMPLES).permutation(order) if self.shuffle else order)[first:]
 
@@ -273,7 +273,7 @@ class EpochPlan:
     def _dealt(self, epoch: int, start: int, stop: int) -> SampleOrder:
         """Return samples `start` to `stop` of all joined ranges, without the samples read before."""
         if self.earlier:
-            return _left(replace(self, rank=0), epoch)[start:stop]
+            return _remaining(replace(self, rank=0), epoch)[start:stop]
         shards, run = self.shards, self._range()
         found = _ranges(self.samples, shards, run, self.parts, self.seed, epoch, self.shuffle)
         return _joined(*found, start, stop)
@@ -296,13 +296,13 @@ def _generator(seed: int, epoch: int, purpose: int, number: int = 0) -> np.rando
 
 
 @lru_cache(maxsize=1)
-def _left(plan: EpochPlan, epoch: int) -> SampleOrder:
+def _remaining(plan: EpochPlan, epoch: int) -> SampleOrder:
     """Return the samples of all joined ranges, except those that earlier parts of the epoch have read."""
     if not plan.earlier:
         return plan._dealt(epoch, 0, plan.epoch_samples)
     *earlier, (world_size, batch, streams, batches) = plan.earlier
     before = replace(plan, world_size=world_size, batch=batch, streams=streams).rest(tuple(earlier))
-    left, read = _left(before, epoch), np.zeros(plan.samples, bool)
+    left, read = _remaining(before, epoch), np.zeros(plan.samples, bool)
     for rank in range(world_size):
         for numbers in replace(before, rank=rank).batches(epoch)[:batches]:
             read[numbers] = True

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smallfiles import lazy
 from smallfiles.errors import PackError, UsageError, first_few
-from smallfiles.options import check, option, words
+from smallfiles.options import check, option, to_argv
 from smallfiles.storage import timeout_option
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class PackConfig:
     def to_cli(self, source: str, out: str) -> str:
         """Return the command that does the same run, to be pasted into a job script."""
         more = [word for name, value in _changed_options(self.options) for word in ("-O", f"{name}={value}")]
-        return shlex.join(["smallfiles", "pack", source, out, *words(self), *more])
+        return shlex.join(["smallfiles", "pack", source, out, *to_argv(self), *more])
 
 
 def _changed_options(options: Any) -> list[tuple[str, Any]]:

@@ -39,7 +39,7 @@ from smallfiles.pack import (
     scaling,
     unpackable,
 )
-from smallfiles.pack.reading import waits
+from smallfiles.pack.reading import is_latency_bound
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
 from smallfiles.storage import ReadingPool, answered
@@ -328,7 +328,7 @@ def _in_flight(source: Source, config: PackConfig) -> int:
         return config.in_flight
     root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
     parallel = root is not None and machine.is_parallel_filesystem(Path(root))
-    waiting = IN_FLIGHT if parallel or waits(source.store, source.manifest.paths) else 1
+    waiting = IN_FLIGHT if parallel or is_latency_bound(source.store, source.manifest.paths) else 1
     return max(waiting, machine.usable_cpus()) if config.resize else waiting
 
 

@@ -243,7 +243,7 @@ class Read(NamedTuple):
     exif_rotated: bool = False
 
 
-def waits(store: ByteStore, paths: pa.Array) -> bool:
+def is_latency_bound(store: ByteStore, paths: pa.Array) -> bool:
     """Check whether reads from a store must be waited for, as from a disk or a server.
 
     If the data is in memory, an additional thread only costs time. On a busy machine everything takes longer,

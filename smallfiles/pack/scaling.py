@@ -25,7 +25,7 @@ from smallfiles.pack import Scaling
 from smallfiles.pack.reading import Scale, changed
 from smallfiles.samples import Buffer, ByteStore
 from smallfiles.sources import Source
-from smallfiles.sources.annotations.boxes import moved, moving, picture_size
+from smallfiles.sources.annotations.boxes import columns_to_scale, picture_size, scale_boxes
 from smallfiles.sources.packed import PIXELS
 
 _HEADER_BYTES = 128
@@ -53,12 +53,12 @@ def prepared(source: Source, format: str, scaling: Scaling) -> Source:
             expected="masks in PNG, photographs in JPEG, and texts, which stay as they are",
             next_step="Convert them, or pack without --resize",
         )
-    return moved(source, scaling.short_side)
+    return scale_boxes(source, scaling.short_side)
 
 
 def has_parts(manifest: Manifest) -> bool:
     """Check whether images have additional files or boxes that must fit them."""
-    return bool(manifest.blobs or moving(manifest.values.column_names))
+    return bool(manifest.blobs or columns_to_scale(manifest.values.column_names))
 
 
 def scale_of(scaling: Scaling, manifest: Manifest, field: str) -> Scale | None:

@@ -32,7 +32,7 @@ from smallfiles.pack.writing import differing
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
 from smallfiles.sources import Source
-from smallfiles.sources.annotations.boxes import moved
+from smallfiles.sources.annotations.boxes import scale_boxes
 from smallfiles.sources.packed import PIXELS, resize_of
 from smallfiles.storage import answered
 
@@ -289,7 +289,7 @@ class _Truth:
     def __init__(self, reader: Reader, source: Source, found: VerifyReport) -> None:
         record = resize_of(reader)
         if record is not None and record != source.resize and (short_side := record.get("short_side")):
-            scale = as_pixels if record.get("store") == PIXELS else moved
+            scale = as_pixels if record.get("store") == PIXELS else scale_boxes
             source = scale(source, int(short_side))
         self._scaled = None if record == source.resize else record
         self._reader, self._source, self._found = reader, source, found

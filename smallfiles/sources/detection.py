@@ -25,7 +25,7 @@ from smallfiles.formats.squashfs import tree_of
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
-from smallfiles.options import option, words
+from smallfiles.options import option, to_argv
 from smallfiles.samples import ByteStore
 from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
 from smallfiles.sources.annotations import load as load_boxes
@@ -102,7 +102,7 @@ class ManifestConfig(SourceOptions):
 
     def to_cli(self, source: str, out: str) -> str:
         """Return the equivalent command, for a job script."""
-        return shlex.join(["smallfiles", "manifest", source, "-o", out, *words(self)])
+        return shlex.join(["smallfiles", "manifest", source, "-o", out, *to_argv(self)])
 
 
 class _Layout(NamedTuple):

@@ -134,7 +134,7 @@ def load(found: Found, options: SourceOptions) -> Source:
     refuse_if_strict(notes, options, found.root)
     if (pc.sum(inside[roles.image].sizes).as_py() or 0) > KEPT_BYTES and path.suffix.lower() == ".parquet":
         notes += (_IN_ORDER,)
-    rows = tables.Rows(
+    rows = tables.TableRows(
         path,
         table,
         roles,

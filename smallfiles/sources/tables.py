@@ -68,7 +68,7 @@ class Metadata:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """The rows of a table, and where the files of each row are.
 
     Args:
@@ -110,7 +110,7 @@ def load(path: Path, options: SourceOptions) -> Source:
     paths = _complete(_paths(table, roles.image, path), path)
     with summary_of(path):
         keys = path_column(paths)
-    rows = Rows(path, table, roles, keys, _blobs(table, roles, path))
+    rows = TableRows(path, table, roles, keys, _blobs(table, roles, path))
     store = FolderStore(root, follow_links=options.follow_links)
     return source_of_rows(rows, Files(root, keys, store=store), "table", options, notes)
 
@@ -200,7 +200,7 @@ def join(files: Files, found: Metadata, options: SourceOptions, notes: Notes) ->
     left += record.left_out(extra, "file", "not in the table")
     record.refuse_if_strict(left, options, path)
     sizes = None if files.sizes is None else from_numpy(files.sizes).take(rows)
-    joined_rows = Rows(path, table, roles, keys, blobs, found.others, sizes)
+    joined_rows = TableRows(path, table, roles, keys, blobs, found.others, sizes)
     used = [
         file.relative_to(where).as_posix() for file in (path, *found.others) if file.is_relative_to(where)
     ]
@@ -324,7 +324,7 @@ def _path_text(table: pa.Table, path: Path, name: str) -> pa.Array:
 
 
 def source_of_rows(
-    rows: Rows,
+    rows: TableRows,
     files: Files,
     kind: str,
     options: SourceOptions,
@@ -396,7 +396,7 @@ def _listed(classes: tuple[str, ...], *, is_sorted: bool) -> str:
     return f"{what} ({first_few(classes, limit=8)})" if classes else ""
 
 
-def _kept(rows: Rows, keep: pa.Array) -> Rows:
+def _kept(rows: TableRows, keep: pa.Array) -> TableRows:
     return replace(
         rows,
         table=rows.table.filter(keep),
@@ -430,7 +430,7 @@ def _metas(table: pa.Table) -> pa.Array:
     return pa.table(columns).to_struct_array()
 
 
-def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
+def _targets(rows: TableRows) -> tuple[pa.Array, tuple[str, ...]]:
     """Return the target of each row, and the names of the classes in label order.
 
     A missing target is null. The classes are those of all rows and of all splits.
@@ -463,7 +463,7 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
     )
 
 
-def _of_split(rows: Rows, root: Path, options: SourceOptions) -> tuple[pa.Array, str, Notes]:
+def _of_split(rows: TableRows, root: Path, options: SourceOptions) -> tuple[pa.Array, str, Notes]:
     """Return a mask of the rows of the chosen split, the name of the split, and notes.
 
     The split of a row is in the column `split`, or else it is the first folder of its path.
@@ -482,7 +482,7 @@ def _of_split(rows: Rows, root: Path, options: SourceOptions) -> tuple[pa.Array,
     return pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))), split, notes
 
 
-def _looked_up(rows: Rows, root: Path, *, follow_links: bool) -> tuple[pa.Array, Notes]:
+def _looked_up(rows: TableRows, root: Path, *, follow_links: bool) -> tuple[pa.Array, Notes]:
     """Return the size of each first file in bytes, and notes on missing files of all fields.
 
     The size of a missing file is null.

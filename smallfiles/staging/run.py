@@ -195,8 +195,8 @@ def once(slot: Slot, output: PackedOutput, make: Make) -> Use:
         descriptor, finished = _acquire(slot, output, until)
         copy_s = 0.0 if finished else _fill(slot, descriptor, make)
         _register(descriptor, partial(slot.leave, descriptor), inherited=True)
-        locks.share(descriptor)
-        if locks.names(slot.lock, descriptor) and slot.facts() is not None:
+        locks.downgrade(descriptor)
+        if locks.is_same_file(slot.lock, descriptor) and slot.facts() is not None:
             return Use(slot, descriptor, finished, copy_s)
         _unregister(descriptor)
         locks.unlock(descriptor)  # another process swept it between the two locks

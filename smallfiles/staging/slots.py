@@ -143,8 +143,8 @@ class Slot:
     def leave(self, descriptor: int) -> None:
         """Stop using the copy; the last user removes it, unless a running job has a lease on it."""
         for attempt in range(TRIES):
-            if locks.is_last(descriptor):
-                if locks.names(self.lock, descriptor) and not self.holders():
+            if locks.try_upgrade(descriptor):
+                if locks.is_same_file(self.lock, descriptor) and not self.holders():
                     return self.remove(descriptor)
                 break
             if attempt < TRIES - 1:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from smallfiles import lazy
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig
-from smallfiles.options import Settings, flag_of, option, words
+from smallfiles.options import Settings, flag_of, option, to_argv
 from smallfiles.selection import DRAWS
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class TrainConfig(Settings):
             val: The validation set.
         """
         measured = [] if val is None else ["--val", str(val)]
-        return self.command("train", str(data), *measured, more=words(self.loader))
+        return self.command("train", str(data), *measured, more=to_argv(self.loader))
 
 
 def check_ring(config: TrainConfig, measures: bool, typed: Sequence[str] = ()) -> None:

@@ -273,7 +273,7 @@ def test_waiting_says_for_whom_and_ends_with_a_sentence(source, node, capsys, mo
 
 
 def test_a_copy_swept_between_two_locks_is_made_again(source, node, monkeypatch):
-    share, stolen = locks.share, []
+    share, stolen = locks.downgrade, []
 
     def let_a_sweeper_in(descriptor):
         if not stolen:

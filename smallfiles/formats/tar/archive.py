@@ -134,7 +134,7 @@ def index(path: Path, *, are_shards: bool = True, at_random: bool = False) -> Ar
         raise cannot_seek(path)
     if compression is None:
         plain = ByteFile(path, "pread")
-        plain.expect_short_reads()
+        plain.disable_readahead()
         outer = Scanner(plain.fetch, str(path), CONTENTS_OF).scan(end=plain.size)
         raw_bytes = _refuse_bad_end(outer, plain)
         outer = _expanded(outer, plain)

@@ -261,13 +261,13 @@ def none_left(path: Path, what: str, expected: str) -> SourceError:
     )
 
 
-def moving(names: list[str]) -> list[str]:
+def columns_to_scale(names: list[str]) -> list[str]:
     """Return those of the fields `names` that count pixels of the picture."""
     found = [name for name in names if is_boxes(name) or name in ("keypoints", "segments")]
     return [*found, *(name for name in names if name == "area" and "boxes" in found)]
 
 
-def moved(source: Source, short_side: int) -> Source:
+def scale_boxes(source: Source, short_side: int) -> Source:
     """Scale the boxes and polygons of a source as its pictures will be scaled.
 
     Args:
@@ -278,7 +278,7 @@ def moved(source: Source, short_side: int) -> Source:
         UsageError: Boxes are not lists of numbers, or pictures have keypoints.
     """
     manifest = source.manifest
-    names = moving(manifest.values.column_names)
+    names = columns_to_scale(manifest.values.column_names)
     if not names:
         return source
     if "keypoints" in names:
