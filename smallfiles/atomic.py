@@ -158,15 +158,8 @@ def changing(out: Path, doing: str) -> Iterator[Lease]:
         BusyError: Another run is changing the same file, or what is beside it.
         ResourceError: The folder cannot be written.
     """
-    with _owned(
-        out.parent / f".{out.name}.changing",
-        out.parent,
-        lambda who: BusyError(
-            f"another run is {doing} {out} at this moment ({who})",
-            expected="one run at a time",
-            next_step="Wait until it has ended, and run this again",
-        ),
-    ) as lease:
+    folder = out.parent / f".{out.name}.changing"
+    with _owned(folder, out.parent, lambda who: _busy(out, doing, who)) as lease:
         yield lease
 
 
@@ -288,8 +281,8 @@ def _owned(folder: Path, written: Path, busy: Callable[[str], BusyError]) -> Ite
 def _busy(out: Path, doing: str, who: str) -> BusyError:
     return BusyError(
         f"another run is {doing} {out} at this moment ({who})",
-        expected="one run per output",
-        next_step="Wait until it publishes the finished output under this name; or choose another name",
+        expected="one run at a time",
+        next_step="Wait until it has ended and run this again if it is still needed, or choose another name",
     )
 
 
