@@ -403,11 +403,7 @@ class StepTimer:
         """Yield the batches of `source`, and time each wait. The first wait includes starting workers."""
         asked, idle = perf_counter(), self._moment()
         batches = iter(source)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
+        while (batch := next(batches, None)) is not None:
             self.waits_s.append(perf_counter() - asked)
             self._add_gap(idle)
             yield batch
