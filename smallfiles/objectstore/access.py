@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,28 @@ def _no_stored_keys() -> None:
     """Stand for the keys in a pickle, so that the process that loads it uses the keys of its environment."""
 
 
+CONNECTING = threading.Lock()
+"""Held while a client is made, so that the first requests of several threads do not make one each."""
+os.register_at_fork(after_in_child=CONNECTING._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+@cache
+def _models(data_path: str | None) -> Any:
+    """Return botocore's loader of service models, which parses each of them once per process.
+
+    A forked worker inherits what its parent has parsed. That is safe, since a loader has no lock, no key, and
+    no connection. To find one service, botocore's own loader looks into the folders of all 400 services,
+    which sends thousands of requests to the parallel file system that an environment is on. This one lists
+    only the folder that contains them.
+    """
+    from botocore.loaders import create_loader
+
+    models = create_loader(data_path)
+    services = [path.name for folder in models.search_paths for path in Path(folder).glob("*")]
+    models.list_available_services = lambda type_name: services
+    return models
+
+
 def connect(endpoint: str, keys: Keys | None) -> Any:
     """Make a botocore client that never repeats a request by itself.
 
@@ -200,6 +224,7 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
         raise MissingPackageError.of_import(error, "an object store") or error from None
     session = Session()
     try:
+        session.register_component("data_loader", _models(session.get_config_variable("data_path")))
         region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
         if keys is not None:
             session.set_credentials(keys.key_id, keys.secret, keys.token or None)

