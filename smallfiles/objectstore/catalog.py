@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,14 @@ from smallfiles import formats
 from smallfiles.digests import SIDECAR_SUFFIX, SIDECARS, ContentDigest, adds_to, digest_file
 from smallfiles.errors import DamagedFileError, FormatError, printable
 from smallfiles.folders import is_writable_name, key_problem
-from smallfiles.objectstore.access import MANIFEST
+from smallfiles.objectstore.access import MANIFEST, PART_BYTES
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.samples import Buffer
 from smallfiles.staging import placement
-from smallfiles.staging.copying import Part
+from smallfiles.staging.copying import NewFiles, Part, move, parts_of, span
 
 _KIND = "smallfiles objects"
 _VERSION = 1
-_MOST_PARTS = 9_999
 
 
 @dataclass(frozen=True)
@@ -61,15 +59,6 @@ class Item:
     def is_data(self) -> bool:
         """Whether it is a packed file, and not one of its small files."""
         return not (self.name.endswith(SIDECARS) or adds_to(self.name))
-
-    def blocks_of(self, part_bytes: int) -> int:
-        """Return how many blocks make a part of about this size. A store accepts 10,000 parts per object."""
-        return max(1, -(-max(part_bytes, self.bytes // _MOST_PARTS) // self.digest.block_bytes))
-
-    def span(self, block: int, count: int) -> tuple[int, int]:
-        """First byte, and one after the last, of some blocks."""
-        start = block * self.digest.block_bytes
-        return start, min(start + count * self.digest.block_bytes, self.bytes)
 
     def damaged(self, start: int, data: Buffer) -> int | None:
         """Return the first block that differs from what was packed, or None.
@@ -118,7 +107,7 @@ class Catalog:
         schema = self.provenance.get("schema")
         return str(schema.get("manifest_digest", "")) if isinstance(schema, dict) else ""
 
-    @cached_property
+    @property
     def text(self) -> str:
         """The content of the manifest object."""
         objects = [
@@ -268,7 +257,7 @@ def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
     Raises:
         DamagedFileError: The store holds other bytes.
     """
-    start, stop = item.span(block, count)
+    start, stop = span(item, block, count)
     for _ in range(2):
         data = store.get_range(item.name, start, stop)
         number = item.damaged(start, data)
@@ -303,3 +292,29 @@ class StoreObjects:
 
     def close(self) -> None:
         """Do nothing: the connections belong to the store."""
+
+
+def fetch(
+    store: Store,
+    items: Sequence[Item],
+    paths: Sequence[Path],
+    threads: int,
+    *,
+    what: str = "",
+    resume: bool = False,
+) -> int:
+    """Write objects to files.
+
+    Args:
+        store: Where the objects are.
+        items: The objects.
+        paths: The files.
+        threads: How many parts to fetch at once.
+        what: The text of the progress bar; without one, nothing is shown.
+        resume: Whether blocks of an earlier run that match their digest are kept.
+
+    Returns:
+        How many bytes an earlier run had written.
+    """
+    target = NewFiles(items, paths, resume=resume)
+    return move(parts_of(items, PART_BYTES), StoreObjects(store, items), target, what=what, threads=threads)

@@ -1,6 +1,6 @@
 """What a node keeps of pushed shards: the indexes of all, and some of the shards if wanted.
 
-    smallfiles-UID/KEY/data/train.tars/…               manifest and indexes, fetched once per node
+    smallfiles-UID/KEY/data/train.tars/…               indexes, fetched once per node
     smallfiles-UID/KEY/data/train.tars/shard-000003.tar a shard, fetched by the first stream that needs it
 
 They are in one slot of staging: made under a lock by one process while the others wait, compared with their
@@ -18,7 +18,7 @@ import hashlib
 import json
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,13 +30,11 @@ from smallfiles.errors import FormatError, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import index
 from smallfiles.machine.nodelocal import NodeLocal
-from smallfiles.objectstore.access import MANIFEST, PART_BYTES
-from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects
-from smallfiles.objectstore.client import NoObjectError, Store
+from smallfiles.objectstore.catalog import Catalog, Item, fetch
+from smallfiles.objectstore.client import Store
 from smallfiles.staging import StageConfig, placement
-from smallfiles.staging.copying import NewFiles, move, parts_of
 from smallfiles.staging.placement import Member, PackedOutput
-from smallfiles.staging.run import Use, facts_of, once, slot_at
+from smallfiles.staging.run import facts_of, once, slot_at
 from smallfiles.staging.slots import Slot
 
 _IN_FLIGHT = 16
@@ -58,12 +56,13 @@ class NodeCache:
     """
 
     def __init__(self, store: Store, keep_bytes: int, where: str | Path) -> None:
-        self._url, self._keep_bytes = str(store.place), keep_bytes
-        facts = json.dumps([store.endpoint, self._url, _etag_of_manifest(store)])
+        self._url, self._catalog = str(store.place), Catalog.read(store)
+        facts = json.dumps([store.endpoint, self._url, self._catalog.text])
         self._key = hashlib.sha256(facts.encode()).hexdigest()[:24]
+        self.shards = [item for item in self._catalog.items if item.is_data]
+        self._kept = {item.name for item in self.shards if (keep_bytes := keep_bytes - item.bytes) >= 0}
         self._files: dict[str, ByteFile] = {}
-        self._kept: set[str] = set()
-        self._use: Use | None = None
+        self._end: Callable[[], object] | None = None  # releases the slot
         placement.in_first(where, self._output(0), partial(self._begin_at, store))
 
     def _begin_at(self, store: Store, place: NodeLocal) -> None:
@@ -71,21 +70,12 @@ class NodeCache:
         self._slot = slot_at(place, self._key)
         self.begin(store)
 
-    def begin(self, store: Store) -> tuple[Path, list[Item]]:
-        """Fetch the manifest and the indexes, unless they are on this node.
-
-        Returns:
-            Their folder, and the shards in order.
-        """
-        if (
-            self._use is None or self._slot.facts() is None
-        ):  # unpickled; or the parent of this worker released it
-            use = self._use = once(self._slot, self._output(0), partial(self._fetch_small, store))
+    def begin(self, store: Store) -> Path:
+        """Fetch the indexes unless they are on this node, and return their folder."""
+        if self._end is None or self._slot.facts() is None:  # unpickled; or this worker's parent released it
+            use = once(self._slot, self._output(0), partial(self._fetch_small, store))
             self._end = weakref.finalize(self, use.leave)
-        catalog = Catalog.parse((self._folder / MANIFEST).read_text(encoding="utf-8"), self._url)
-        items, room = [item for item in catalog.items if item.is_data], self._keep_bytes
-        self._kept = {item.name for item in items if (room := room - item.bytes) >= 0}
-        return self._folder, items
+        return self._folder
 
     def keeps(self, item: Item) -> bool:
         """Check whether this node keeps a copy of this shard."""
@@ -113,14 +103,14 @@ class NodeCache:
             with writing(draft), _locked(draft):
                 if self.kept(item) is None:
                     placement.check_room(self._place, self._output(item.bytes), StageConfig())
-                    _fetch(store, [item], [draft], in_flight)
+                    fetch(store, [item], [draft], in_flight)
                     draft.rename(self._folder / item.name)
         return self._opened(item)
 
     def end(self) -> None:
         """Release the slot; the last reader of a node removes it."""
         self._files.clear()
-        if self._use is not None:
+        if self._end is not None:
             self._end()
 
     def _opened(self, item: Item) -> ByteFile:
@@ -144,10 +134,8 @@ class NodeCache:
         return PackedOutput(source, (member,), self._key, shared=True)
 
     def _fetch_small(self, store: Store, slot: Slot) -> tuple[Sequence[str], dict[str, Any]]:
-        folder, catalog = slot.copying / self._name, Catalog.read(store)
-        if catalog.format != "tar" or not all(
-            item.name.endswith(".tar") for item in catalog.items if item.is_data
-        ):
+        folder, catalog = slot.copying / self._name, self._catalog
+        if catalog.format != "tar" or not all(item.name.endswith(".tar") for item in self.shards):
             raise FormatError(
                 f"{self._url} holds {catalog.name}, which cannot be read in parts",
                 expected="shards in plain .tar files",
@@ -158,21 +146,11 @@ class NodeCache:
         placement.check_room(self._place, whole, StageConfig(leave_bytes=0))
         with writing(folder):
             folder.mkdir()
-            (folder / MANIFEST).write_text(catalog.text, encoding="utf-8")
-        _fetch(store, small, [folder / item.name for item in small], _IN_FLIGHT)
-        names = [MANIFEST, *(item.name for item in small)]
-        return [f"{self._name}/{name}" for name in names], facts_of(whole) | {"verified": True}
+        fetch(store, small, [folder / item.name for item in small], _IN_FLIGHT)
+        return [f"{self._name}/{item.name}" for item in small], facts_of(whole) | {"verified": True}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_end"} | {
-            "_files": {},
-            "_use": None,
-        }
-
-
-def _fetch(store: Store, items: Sequence[Item], paths: Sequence[Path], threads: int) -> None:
-    source, target = StoreObjects(store, items), NewFiles(items, paths, resume=False)
-    move(parts_of(items, PART_BYTES), source, target, what="", threads=threads)
+        return self.__dict__ | {"_files": {}, "_end": None}
 
 
 @contextmanager
@@ -187,11 +165,3 @@ def _locked(draft: Path) -> Iterator[None]:
         draft.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
         locks.unlock(held)
-
-
-def _etag_of_manifest(store: Store) -> str:
-    try:
-        return store.head(MANIFEST).etag
-    except NoObjectError:
-        Catalog.read(store)  # raises a better error
-        raise

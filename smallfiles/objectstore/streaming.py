@@ -46,6 +46,7 @@ from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.node_cache import NodeCache
 from smallfiles.samples import Buffer, Reader
+from smallfiles.staging.copying import blocks_per_part
 from smallfiles.storage import ReadingPool
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -126,11 +127,8 @@ class Requests:
     def blocks(self, number: int) -> tuple[int, int, int]:
         """Return what a request fetches: shard, first block, and end (exclusive)."""
         run = int(np.searchsorted(self._before, number, "right")) - 1
-        piece, pieces, blocks = (
-            number - int(self._before[run]),
-            int(self._pieces[run]),
-            int(self._blocks[run]),
-        )
+        piece, pieces = number - int(self._before[run]), int(self._pieces[run])
+        blocks = int(self._blocks[run])
         first, stop = (int(self._begins[run]) + blocks * part // pieces for part in (piece, piece + 1))
         return int(self._shards[run]), first, stop
 
@@ -194,7 +192,7 @@ class RemoteShard:
         self._store, self._item = store, item
         self.path, self.size = Path(item.name), item.bytes
         self.block_bytes = item.digest.block_bytes
-        self.step = item.blocks_of(PART_BYTES)
+        self.step = blocks_per_part(item, PART_BYTES)
 
     def read(self, start: int, stop: int) -> Buffer:
         """Read the bytes from `start` to `stop`. All blocks that contain them are fetched in one request.
@@ -225,7 +223,7 @@ class RemoteShards(Shards):
     """What one process has opened: the indexes of all shards on this node, and their bytes in the store."""
 
     def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
-        folder, self.known = cache.begin(store)
+        folder, self.known = cache.begin(store), cache.shards
         paths = [folder / item.name for item in self.known]
         indexes = [index.load(path, "mmap") for path in paths]
         for path, item, found in zip(paths, self.known, indexes, strict=True):
@@ -243,9 +241,8 @@ class RemoteShards(Shards):
             )
             for start, found, far in zip(self.starts, indexes, self._far, strict=False)
         ]
-        self.stretches: Numbers = np.unique(np.concatenate([[0], *borders, self.starts[-1:]])).astype(
-            np.int64
-        )
+        ends = np.concatenate([[0], *borders, self.starts[-1:]])
+        self.stretches: Numbers = np.unique(ends).astype(np.int64)
         """The first sample of each stretch, which one stream reads in order; and one after the last."""
 
     def store(self, number: int) -> ByteSource:
@@ -274,12 +271,8 @@ class RemoteShards(Shards):
         cuts = np.searchsorted(numbers[by_number], self.starts)
         for shard in np.flatnonzero(np.diff(cuts)).tolist():
             own = by_number[cuts[shard] : cuts[shard + 1]]
-            rows, found, step = (
-                numbers[own] - self.starts[shard],
-                self.indexes[shard],
-                self.far(shard).block_bytes,
-            )
-            starts, stops = _extents(found, rows)
+            starts, stops = _extents(self.indexes[shard], numbers[own] - self.starts[shard])
+            step = self.far(shard).block_bytes
             shards[own], first[own] = shard, starts // step
             stop[own] = np.where(stops > starts, -(-stops // step), starts // step)
         stretches = np.searchsorted(self.stretches, numbers, "right")

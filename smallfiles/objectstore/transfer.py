@@ -45,14 +45,13 @@ from smallfiles.objectstore.access import (
     TransferConfig,
     without_password,
 )
-from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects, of_output, read_blocks
+from smallfiles.objectstore.catalog import Catalog, Item, fetch, of_output, read_blocks
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
 from smallfiles.samples import Buffer
-from smallfiles.staging.copying import LocalFiles, NewFiles, Part, move, parts_of
-from smallfiles.staging.placement import Member
+from smallfiles.staging.copying import LocalFiles, Part, move, parts_of
+from smallfiles.staging.placement import INODES_TO_LEAVE, Member
 from smallfiles.storage import ReadingPool, timeout
 
-_INODES_TO_LEAVE = 100
 _TRIES, _PAUSE_S = 3, 0.5
 _md5 = partial(hashlib.md5, usedforsecurity=False)
 
@@ -73,20 +72,16 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
         DamagedFileError: A file is not what was packed.
         SmallfilesError: The store refused, or did not answer.
     """
-    config = config or TransferConfig()
+    config, began = config or TransferConfig(), time.perf_counter()
+    out, store = Path(out), url if isinstance(url, Store) else Store(StoreUrl.parse(url))
     with timeout(config.storage_timeout_s):
-        return _push(Path(out), url if isinstance(url, Store) else Store(StoreUrl.parse(url)), config.workers)
-
-
-def _push(out: Path, store: Store, workers: int) -> Moved:
-    began = time.perf_counter()
-    catalog, members = of_output(out)
-    published = _published(store, catalog)
-    target = StoreTarget(store, (published or catalog).items, members)
-    was_missing = _send(target, f"push {catalog.name}", workers)
-    if was_missing or published is None:
-        _publish(store, catalog.sent(target.etags), published)
-    return _moved(out, store, catalog, max(0, catalog.bytes - target.sent_bytes), began)
+        catalog, members = of_output(out)
+        published = _published(store, catalog)
+        target = StoreTarget(store, (published or catalog).items, members)
+        was_missing = _send(target, f"push {catalog.name}", config.workers)
+        if was_missing or published is None:
+            _publish(store, catalog.sent(target.etags), published)
+        return _moved(out, store, catalog, max(0, catalog.bytes - target.sent_bytes), began)
 
 
 def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> Moved:
@@ -112,8 +107,7 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
 
 
 def _pull(store: Store, out: Path, workers: int) -> Moved:
-    began = time.perf_counter()
-    catalog = Catalog.read(store)
+    began, catalog = time.perf_counter(), Catalog.read(store)
     if formats.name_of(out) != catalog.format:
         raise UsageError(
             f"{out.name} does not fit the data set {catalog.name}, format {catalog.format}",
@@ -124,12 +118,14 @@ def _pull(store: Store, out: Path, workers: int) -> Moved:
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     files = sum(1 + item.sidecar for item in catalog.items)
-    check_room(out, catalog.bytes - bytes_and_files_of(out)[0], files + _INODES_TO_LEAVE)
+    check_room(out, catalog.bytes - bytes_and_files_of(out)[0], files + INODES_TO_LEAVE)
     with drafted(out, "pulling") as draft, writing(out):
-        kept = _fetch(store, catalog, draft.main, workers)
-        for item in catalog.items:
+        paths = [catalog.local(item, draft.main) for item in catalog.items]
+        for path in {path for path in draft.main.parent.rglob("*") if not path.is_dir()} - {*paths}:
+            path.unlink()  # what an interrupted pull of another data set left
+        kept = fetch(store, catalog.items, paths, workers, what=f"pull {catalog.name}", resume=True)
+        for item, path in zip(catalog.items, paths, strict=True):
             if item.sidecar:
-                path = catalog.local(item, draft.main)
                 item.digest.save(sidecar(path))
         draft.publish()
     return _moved(out, store, catalog, kept, began)
@@ -373,15 +369,3 @@ class StoreTarget:
 
     def close(self) -> None:
         """Do nothing: the connections belong to the store."""
-
-
-def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
-    """Write all files below the folder of `main`; returns how many bytes an earlier run had written."""
-    paths = [catalog.local(item, main) for item in catalog.items]
-    for path in [path for path in main.parent.rglob("*") if not path.is_dir()]:
-        if path not in paths:
-            path.unlink()
-    target = NewFiles(catalog.items, paths, resume=True)
-    source = StoreObjects(store, catalog.items)
-    parts = parts_of(catalog.items, PART_BYTES)
-    return move(parts, source, target, what=f"pull {catalog.name}", threads=workers)

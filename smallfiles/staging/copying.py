@@ -42,7 +42,7 @@ PIECE_BYTES = 256 << 10
 
 _SERVER_PIECE_BYTES = 4 << 20  # each read is a request over the network
 _READERS_OF_SERVERS, _READERS_OF_DISKS = 8, 4
-_MOST_PARTS = 9_999  # a store takes 10,000 for an object
+_MOST_PARTS = 9_999
 _SLICE = 4096  # parts at a time; a million futures would cost a gigabyte
 
 
@@ -175,8 +175,7 @@ class LocalFiles:
 
     def _block(self, number: int, descriptor: int, block: int) -> Iterator[Buffer]:
         member = self._members[number]
-        position, hashed = block * member.block_bytes, xxhash.xxh3_128()
-        stop = min(position + member.block_bytes, member.bytes)
+        (position, stop), hashed = span(member, block), xxhash.xxh3_128()
         if not hasattr(self._of_thread, "buffer"):
             self._of_thread.buffer = memoryview(bytearray(self._piece_bytes))
         while position < stop:
@@ -321,14 +320,28 @@ def parts_of(
     """
     parts = []
     for file in range(len(files)) if numbers is None else numbers:
-        digest, file_bytes = files[file].digest, files[file].bytes
-        size = digests.BLOCK_BYTES if digest is None else digest.block_bytes
-        at_least = file_bytes // _MOST_PARTS if part_bytes else 0
-        step, count = max(1, -(-max(part_bytes, at_least) // size)), -(-file_bytes // size)
+        step = blocks_per_part(files[file], part_bytes)
+        count = -(-files[file].bytes // _block_bytes(files[file]))
         for number, first in enumerate(range(0, max(count, 1), step), 1):
             blocks = range(first, min(first + step, count))
-            parts.append(Part(file, number, blocks, first * size, min(blocks.stop * size, file_bytes)))
+            parts.append(Part(file, number, blocks, *span(files[file], first, len(blocks))))
     return parts
+
+
+def span(file: Movable, block: int, count: int = 1) -> tuple[int, int]:
+    """Return the first byte of some blocks, and their end (exclusive)."""
+    start, size = block * _block_bytes(file), count * _block_bytes(file)
+    return start, min(start + size, file.bytes)
+
+
+def blocks_per_part(file: Movable, part_bytes: int) -> int:
+    """Return how many blocks make a part of about this size. A store accepts 10,000 parts per object."""
+    at_least = file.bytes // _MOST_PARTS if part_bytes else 0
+    return max(1, -(-max(part_bytes, at_least) // _block_bytes(file)))
+
+
+def _block_bytes(file: Movable) -> int:
+    return digests.BLOCK_BYTES if file.digest is None else file.digest.block_bytes
 
 
 def create(path: Path, size: int) -> None:
@@ -352,8 +365,7 @@ def _changed(member: Member) -> SourceError:
 
 
 def _damaged(member: Member, block: int) -> DamagedFileError:
-    start = block * member.block_bytes
-    stop = min(start + member.block_bytes, member.bytes)
+    start, stop = span(member, block)
     return DamagedFileError(
         f"{member.source} is not what was packed: block {block} (bytes {start:,} to {stop - 1:,}) differs "
         "from its digest",

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from smallfiles import machine
-from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, added_fields, adds_to, sidecar
+from smallfiles.digests import SIDECARS, ContentDigest, added_fields, adds_to, sidecar
 from smallfiles.errors import (
     DamagedFileError,
     FormatError,
@@ -69,11 +69,6 @@ class Member:
     seen: tuple[int, int, int, int]
     digest: ContentDigest | None
     is_data: bool
-
-    @property
-    def block_bytes(self) -> int:
-        """Size of the hashed blocks."""
-        return self.digest.block_bytes if self.digest is not None else BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -286,7 +281,7 @@ def _key(members: list[Member]) -> str:
 AUTO = "auto"
 _GIB = 1 << 30
 _ON_DISK_BYTES = 256 << 20
-_INODES_TO_LEAVE = 100
+INODES_TO_LEAVE = 100
 _CONTROL_FILES = 8
 _T = TypeVar("_T")
 
@@ -398,7 +393,7 @@ def check_room(place: NodeLocal, output: PackedOutput, config: StageConfig) -> N
     block = max(now.filesystem.block_bytes, 1)
     need = sum(-(-member.bytes // block) * block for member in output.members) + _CONTROL_FILES * block
     leave = leave_bytes(now, config)
-    inodes = len(output.members) + _CONTROL_FILES + _INODES_TO_LEAVE
+    inodes = len(output.members) + _CONTROL_FILES + INODES_TO_LEAVE
     free = now.filesystem.inodes_free
     if free is not None and free < inodes:
         raise ResourceError(

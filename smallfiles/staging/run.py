@@ -42,7 +42,7 @@ from smallfiles.processes import Owner, names_of_this_job, this_job
 from smallfiles.progress import bytes_text, progress
 from smallfiles.staging import StageConfig, Staged, placement
 from smallfiles.staging.copying import copy_files
-from smallfiles.staging.placement import Member, PackedOutput, folder_kind, host_kind
+from smallfiles.staging.placement import INODES_TO_LEAVE, Member, PackedOutput, folder_kind, host_kind
 from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots
 from smallfiles.staging.slots import sweep as sweep_slots
 
@@ -481,7 +481,6 @@ def _summary(owner: Owner | None) -> str:
     return f"{owner.text} ({'alive' if owner.is_alive() else 'ended'})"
 
 
-_INODES_TO_LEAVE = 100
 _STRIPE_S = 30
 
 
@@ -509,7 +508,7 @@ def stage_to(src: Path | str, folder: Path | str) -> Staged:
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)
     if _is_there(output, out):
         return _reused(output, out, started)
-    check_room(out, output.bytes - bytes_and_files_of(out)[0], len(output.members) + _INODES_TO_LEAVE)
+    check_room(out, output.bytes - bytes_and_files_of(out)[0], len(output.members) + INODES_TO_LEAVE)
     try:
         with drafted(out, "staging") as draft, writing(out):
             kept = _copy_to_scratch(output, draft)

@@ -14,7 +14,7 @@ from proxy import Proxy
 from benchmarks.objectstore import free_ports, remove_sockets, seaweedfs_words
 from smallfiles import storage
 from smallfiles.cli import main
-from smallfiles.objectstore import transfer
+from smallfiles.objectstore import catalog, transfer
 from smallfiles.objectstore.access import Keys, StoreUrl
 from smallfiles.objectstore.client import Store
 
@@ -190,7 +190,8 @@ def packed(tmp_path_factory):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Parts of two blocks, so that 21 MB are three of them."""
-    monkeypatch.setattr(transfer, "PART_BYTES", 8 << 20)
+    for module in (transfer, catalog):
+        monkeypatch.setattr(module, "PART_BYTES", 8 << 20)
 
 
 def files_of(out):
