@@ -262,6 +262,6 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
 def _first_arrival(epochs: Sequence[Sequence[Any]], size: int) -> Any:
     """Return a colour for each sample: when it arrived first, rank after rank."""
     order = np.concatenate([each.samples for epoch in epochs for each in epoch])
-    places, first = np.unique(order, return_index=True)
-    never = np.setdiff1d(np.arange(size), places)
-    return np.argsort(np.concatenate([places[np.argsort(first)], never]))
+    first = np.full(size, len(order))  # of a sample that never arrives
+    first[order[::-1]] = np.arange(len(order))[::-1]
+    return np.argsort(np.argsort(first, kind="stable"))

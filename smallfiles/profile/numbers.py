@@ -13,6 +13,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -94,12 +95,11 @@ def _training(rank: dict[str, Any]) -> dict[str, Any]:
     }
     took, waited, all_s = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), 0.0
     last: dict[int, float] = {}
-    for step, before in zip(rank["steps"], [None, *rank["steps"]], strict=False):
-        asked, got, epoch = step[:3]
+    for (before, *_), (asked, got, epoch, *_) in pairwise([(0.0,), *rank["steps"]]):
         if epoch in last:
             took[kinds[epoch]] += asked - last[epoch]
             waited[kinds[epoch]] += got - asked
-            all_s += asked - before[0]
+            all_s += asked - before
         last[epoch] = asked
     long = [kind for kind in took if took[kind] >= max(took.values()) / 2]
     chosen = max(long, key=waited.__getitem__, default=None)
@@ -189,15 +189,11 @@ def _epochs(
 
 def _making(rank: dict[str, Any], makers: Sequence[dict[str, Any]]) -> Numbers:
     """Measure how long batches take to make, and how this time is spent."""
-    looks: Counter[str] = Counter()
-    fetch: Counter[str] = Counter()
-    for each in makers:
-        looks.update({name[6:]: count for name, count in each["looks"].items() if name.startswith("fetch ")})
-        fetch.update(each["fetch"])
-    total, own = sum(looks.values()), sum(rank["looks"].values())
+    looks, fetch = _sum(makers, "looks"), _sum(makers, "fetch")
+    total, own = sum(n for name, n in looks.items() if "fetch " in name), sum(rank["looks"].values())
     made = fetch["batches"] * (rank.get("batch_samples") or 0)
     lived = sum(each["seconds"] for each in makers)
-    return {f"in_{kind}": looks[kind] / total if total >= 10 else None for kind in KINDS} | {
+    return {f"in_{kind}": looks[f"fetch {kind}"] / total if total >= 10 else None for kind in KINDS} | {
         "copying": rank["looks"].get("copy", 0) / own if own >= 10 else None,
         "batch_s": fetch["s"] / fetch["batches"] if fetch["batches"] else None,
         "sample_s": fetch["s"] / made if made else None,
@@ -206,6 +202,11 @@ def _making(rank: dict[str, Any], makers: Sequence[dict[str, Any]]) -> Numbers:
         "making": min(1.0, fetch["s"] / lived) if lived else None,
         "made": made,
     }
+
+
+def _sum(makers: Sequence[dict[str, Any]], name: str) -> Counter[str]:
+    """Return the counts of all processes together."""
+    return sum((Counter(each[name]) for each in makers), Counter[str]())
 
 
 def _files(makers: Sequence[dict[str, Any]]) -> Numbers:
@@ -219,9 +220,7 @@ def _files(makers: Sequence[dict[str, Any]]) -> Numbers:
     sizes = [size for size in map(_size, names) if size is not None]
     folder = _home(names)
     place = machine.filesystem(folder) if folder else None
-    read = Counter[str]()
-    for each in makers:
-        read.update(each["read"])
+    read = _sum(makers, "read")
     return {
         "opens": opens,
         "opens_s": opens / seconds if seconds else None,

@@ -113,15 +113,14 @@ class Recorder(watch.Watch):
     def identity(self, value: Any) -> int:
         """Return a key as 64 bits, and write what it is called."""
         text = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-        number = digest(text)
-        if self.named < _NAME_BYTES:
-            self.name(number, text[:300])
-        return number
+        return self.name(digest(text), text[:300])
 
-    def name(self, number: int, text: bytes) -> None:
-        """Write what a sample is called."""
-        self.named += len(text) + NAMED.size
-        self.add("names", NAMED.pack(number, len(text)) + text)
+    def name(self, number: int, text: bytes) -> int:
+        """Write what a sample is called, while there are not too many names, and return its number."""
+        if self.named < _NAME_BYTES:
+            self.named += len(text) + NAMED.size
+            self.add("names", NAMED.pack(number, len(text)) + text)
+        return number
 
     def note_key(self, key: str, step: tuple[int, int]) -> None:
         """Note a key that passes a step of a pipeline."""
@@ -221,7 +220,7 @@ class Recorder(watch.Watch):
     def content_of(self, sample: Any) -> int:
         """Return the hash of a sample; a small one is its own name."""
         number = digest(text := content(sample))
-        if self.named < _NAME_BYTES and len(text) < 150 and len(shown := repr(sample)) < 100:
+        if len(text) < 150 and len(shown := repr(sample)) < 100:
             self.name(number, shown.encode("utf-8", "surrogateescape"))
         return number
 
