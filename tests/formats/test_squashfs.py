@@ -9,7 +9,7 @@ import pytest
 from given import Given, bare, of_reader, schema_of
 
 import pysquashfs
-from pysquashfs import SquashFSError, parsing, superblock
+from pysquashfs import parsing, superblock
 from pysquashfs.image_file import ImageFile
 from pysquashfs.mounting import MountError, mount
 from smallfiles import formats, sources
@@ -268,14 +268,3 @@ def test_every_flipped_byte_is_found_by_verify(tmp_path, count, capsys):
     assert main(["verify", str(image)]) == 1
     said = capsys.readouterr().out
     assert "block 1" in said and "big.bin" in said
-
-
-def test_errors_of_pysquashfs_reach_users_as_ours(tmp_path):
-    bad = tmp_path / "x.sqfs"
-    bad.write_bytes(b"hsqs" + bytes(200))
-    with pytest.raises(FormatError) as caught:
-        len(formats.open(bad))
-    assert not isinstance(caught.value, SquashFSError) and str(bad) in str(caught.value)
-    bad.write_bytes(b"")
-    with pytest.raises(FormatError, match="empty"):
-        len(formats.open(bad))
