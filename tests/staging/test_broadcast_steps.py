@@ -41,6 +41,7 @@ STEPS = {  # of each step: its nodes, their answers to the order, the next word,
     "all have it": (["123 hhh stop"], []),
     "one has no room": (["123 rfr stop ss", "13 rr sent RR", "2 c"], ["n2: no room", SENT.format(2), OWN[1]]),
     "one is killed": (["123 rkr stop ss", "13 rr sent RR", "2 h"], [SENT.format(2)]),
+    "one is silent": (["123 r-r stop ss", "13 rr sent RR", "2 h"], [SENT.format(2)]),
     "one is left": (["123 rhh stop s", "1 c"], OWN[:1]),
     "sbcast fails": (["123 rrr stop sss"] * 3 + ["123 ccc"], [TRIED] * 3 + OWN),
     "no digest": (["123 ccc"], [broadcast.UNVERIFIED, *OWN]),
@@ -70,16 +71,19 @@ def answering(slurm, steps):
                 if answer != "k"
                 else "srun: error: n2: task 1: Killed"
                 for node, answer in zip(who, answers, strict=True)
+                if answer != "-"
             ]
             (slurm / f"{step}.{to}").write_text("".join(f"{each}\n" for each in lines))
 
 
 @pytest.mark.parametrize("case", STEPS)
-def test_nodes_that_are_ready_receive_and_the_others_copy(case, slurm, source, node):
+def test_nodes_that_are_ready_receive_and_the_others_copy(case, slurm, source, node, monkeypatch):
     steps, notes = STEPS[case]
     answering(slurm, steps)
     if case == "sbcast fails":
         (slurm / "refuse").touch()
+    if case == "one is silent":
+        monkeypatch.setattr(broadcast, "START_S", 3.0)
     if case == "no digest":
         digests.sidecar(source).unlink()
     copy = staging.stage_broadcast(source, node, config=ROOMY)

@@ -11,6 +11,7 @@ from programs import wait_for
 from staging_tools import MIB, forked, names, packed, shards, slowly
 
 from smallfiles import digests, machine, staging
+from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, UsageError
 from smallfiles.staging import copying
 
@@ -113,7 +114,9 @@ def test_damaged_blocks_are_copied_again_and_those_of_an_older_source_too(
     packed_again, tmp_path, monkeypatch
 ):
     source = packed(tmp_path / "a" / "x.arrow", 24 * MIB)
-    draft = interrupted(source, tmp_path / "b", monkeypatch, 14)
+    draft, real = interrupted(source, tmp_path / "b", monkeypatch, 14), machine.filesystem
+    missing = staging.placement.find_output(source).bytes - bytes_and_files_in(draft)[0]
+    monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), free_bytes=missing))
     if packed_again:
         packed(source, 24 * MIB, seed=8)
         (draft / "data" / "x.arrow.idx").touch()  # the older one had an index
