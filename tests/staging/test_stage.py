@@ -96,6 +96,11 @@ def test_what_an_earlier_run_copied_is_kept_block_by_block_where_its_digest_prov
         file.write(b"a power cut")
     assert copying.copy_files(output, out, resume=True) == (told, size - 4 * MIB)
     assert (out / source.name).read_bytes() == source.read_bytes()
+    (out / source.name).unlink()
+    (out / source.name).symlink_to(tmp_path / "victim")
+    with pytest.raises(ResourceError, match=r"train\.arrow cannot be written"):
+        copying.copy_files(output, out, resume=True)
+    assert not (tmp_path / "victim").exists()
 
 
 BLOCK = digests.BLOCK_BYTES

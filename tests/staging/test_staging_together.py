@@ -272,7 +272,10 @@ def test_waiting_says_for_whom_and_ends_with_a_sentence(source, node, capsys, mo
     assert names(node) == []
 
 
-def test_a_copy_swept_between_two_locks_is_made_again(source, node, monkeypatch):
+@pytest.mark.parametrize("by_another", [False, True])
+def test_a_copy_swept_between_two_locks_is_made_again_or_that_of_another_used(
+    by_another, source, node, monkeypatch
+):
     share, stolen = locks.downgrade, []
 
     def let_a_sweeper_in(descriptor):
@@ -281,11 +284,15 @@ def test_a_copy_swept_between_two_locks_is_made_again(source, node, monkeypatch)
             locks.fcntl.flock(descriptor, locks.fcntl.LOCK_UN)
             os.ftruncate(descriptor, 0)  # on a full disk it does not name its holder
             assert sweep(locks.private_folder(node))
+            if by_another:
+                staging.stage(source, node, config=ROOMY)
         share(descriptor)
 
     monkeypatch.setattr(locks, "share", let_a_sweeper_in)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes() and stolen
+        assert all(locks.is_same_file(use.slot.lock, use.descriptor) for use in run._uses[copy.path])
+    run.release_all()
     assert names(node) == []
 
 
