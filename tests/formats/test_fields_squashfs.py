@@ -191,13 +191,14 @@ def test_further_plain_files_that_are_cut_off_or_misnamed_are_refused(tmp_path):
         formats.open(out).blob("mask").read(1)
 
 
-def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("shift", [2**40, -(2**40)])
+def test_columns_of_places_that_are_wrong_are_refused(shift, tmp_path, monkeypatch):
     out = write(tmp_path, "raw")
     load = embedded.Columns.__getitem__
 
     def outside(columns, name):
         found = load(columns, name)
-        return pc.add(found, 2**40) if name == "mask/start" else found
+        return pc.add(found, shift) if name == "mask/start" else found
 
     monkeypatch.setattr(embedded.Columns, "__getitem__", outside)
     with pytest.raises(SmallfilesError, match="outside its data"):
