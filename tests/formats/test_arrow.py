@@ -1,6 +1,5 @@
 """Arrow files: what others read of ours, what we read of others', and where a batch ends."""
 
-import os
 import random
 
 import contract_sets as sets
@@ -331,37 +330,6 @@ def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out
     assert places == [reader.span(n)[1:] for n in (0, 5, 9)]
     for (start, stop), offset in zip(heads, offsets, strict=True):
         assert start <= offset < stop <= start + (66 << 10)
-
-
-@pytest.mark.parametrize("layout, rows", [("smallfiles", 64), ("juelich", 1)])
-def test_a_cold_file_is_fetched_little_more_than_the_images_that_are_read(tmp_path, layout, rows):
-    out, size = tmp_path / "set.arrow", 100_000
-    samples = [Given(f"{n}", os.urandom(size), n % 10) for n in range(300)]
-    pack(out, samples, layout=layout, rows_per_batch=rows)
-    reader = arrow.open(out, access="pread")
-    forget(out)
-    before = fetched()
-    assert len(reader) == 300
-    for number in (280, 10, 150, 90):
-        assert reader.target(number) == number % 10
-        assert bytes(reader.read(number)) == samples[number].data
-    found = fetched() - before
-    if not found:
-        pytest.skip("this file system does not say what it fetches")
-    headers = 300 * 2 * 4096 if rows == 1 else 0  # of others' files, all row counts are looked up
-    assert 4 * size <= found < 4 * 3 * size + headers
-
-
-def forget(path):
-    """Drop what the page cache holds of a file."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def fetched():
-    with open("/proc/self/io", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
 def test_a_sample_larger_than_a_batch_is_not_copied(out):

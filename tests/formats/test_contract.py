@@ -337,12 +337,6 @@ def test_many_are_read_in_the_order_asked_for_with_repeats(variant, packs):
 
 
 @at_random
-def test_all_keys_are_read_once(variant, packs):
-    reader = formats.open(packs(variant)[0])
-    assert reader.keys() is reader.keys()
-
-
-@at_random
 @pytest.mark.parametrize("access", ["mmap", "pread"])
 def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, packs, monkeypatch, access):
     out, samples = packs(variant)

@@ -1,5 +1,6 @@
 """Bytes by position: what is read, what is announced to the kernel before, and where each limit is."""
 
+import gzip
 import mmap
 import os
 import resource
@@ -11,7 +12,7 @@ import pytest
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import bytefile, embedded, table
 from smallfiles.formats.bytefile import AHEAD_BYTES, ByteFile
-from smallfiles.formats.tar import index
+from smallfiles.formats.tar import archive, headers, index
 
 WINDOW, PAGE = 1 << 16, mmap.PAGESIZE
 SIZE = 3 * WINDOW + 1000
@@ -95,6 +96,16 @@ def test_what_unpacks_to_far_more_than_it_has_is_refused():
         bytefile.refuse_bomb(Path("x.tar"), size, limit, times)
         with pytest.raises(FormatError, match=f"expected at most {times} times its size, or 1.1 GB"):
             bytefile.refuse_bomb(Path("x.tar"), size, limit + 1, times)
+
+
+def test_a_compressed_tar_that_unpacks_to_far_more_is_refused_before_anything_is_packed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bytefile, "FREE_BYTES", 1 << 20)
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(headers.member("a.bin", 4 << 20) + bytes((4 << 20) + 1024)))
+    with pytest.raises(FormatError, match=r"x\.tar\.gz has .* and unpacks to 1\.0 MB or more"):
+        archive.index(path)
 
 
 PLACES = [  # where the 32 bytes are, what they say, and whether that is believed
