@@ -288,7 +288,7 @@ def test_a_copy_swept_between_two_locks_is_made_again_or_that_of_another_used(
                 staging.stage(source, node, config=ROOMY)
         share(descriptor)
 
-    monkeypatch.setattr(locks, "share", let_a_sweeper_in)
+    monkeypatch.setattr(locks, "downgrade", let_a_sweeper_in)
     with staging.staged(source, node, config=ROOMY) as copy:
         assert copy.path.read_bytes() == source.read_bytes() and stolen
         assert all(locks.is_same_file(use.slot.lock, use.descriptor) for use in run._uses[copy.path])
