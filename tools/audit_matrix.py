@@ -60,7 +60,8 @@ and the verdict that is expected with all other findings. Each case ran by the r
 `smallfiles audit -- torchrun --nproc-per-node 2 program.py`, and without `torchrun` for a single rank and for
 Lightning, which starts its ranks itself.
 
-Of {ran} cases, {right} came out as expected. The versions were {versions}, and Python {python}.
+Of {ran} cases that ran, {right} came out as expected{rest}. The versions were {versions}, and
+Python {python}.
 
 The first number of a cell counts right programs that got no alarm. The second number counts programs whose
 fault was named without any other finding."""
@@ -183,10 +184,14 @@ def markdown(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
         cells[each["loader"]][each["situation"]].append(each)
     wrong = [each for each in results if not each["is_right"] and each["expected"] != "-"]
     ran = sum(each["expected"] != "-" for each in results)
+    left = sum(each.expected != "-" for each in cases()) - ran
+    rest = f"; {left} have not run" if left else ""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     title = f"| loader | {' | '.join(situations)} |"
     lines = [
-        *HEAD.format(right=ran - len(wrong), ran=ran, versions=versions, **about["machine"]).splitlines(),
+        *HEAD.format(
+            right=ran - len(wrong), ran=ran, rest=rest, versions=versions, **about["machine"]
+        ).splitlines(),
         *("", title, f"|---|{'---|' * len(situations)}"),
     ]
     for loader, row in cells.items():
@@ -208,7 +213,7 @@ def _cell(results: list[dict[str, Any]]) -> str:
     """Return what a cell of the table says."""
     ran = [each for each in results if each["expected"] != "-"]
     if not ran:
-        return "—" if results else "not run"
+        return "not run"
     right = sum(each["is_right"] and each["expected"] == ONCE for each in ran)
     named = sum(each["is_right"] and each["expected"] != ONCE for each in ran)
     wrong = [f"✗ {each['said']}" for each in ran if not each["is_right"]]
@@ -237,12 +242,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="sf-") as folder:
             result = run(case, Path(folder))
         with lock:
-            known[case] = result
+            seconds, known[case] = result.pop("seconds", None), result
             mark = "✓" if result["is_right"] else f"✗ {result['said']}, and not {case.expected}"
-            print(
-                f"{mark}: {case.loader}, {case.situation}: {case.program} {result.get('seconds')} s",
-                flush=True,
-            )
+            print(f"{mark}: {case.loader}, {case.situation}: {case.program} ({seconds} s)", flush=True)
             if arguments.save:
                 results = [known[each] for each in cases() if each in known]
                 arguments.save.write_text(json.dumps(about | {"results": results}, indent=1) + "\n")

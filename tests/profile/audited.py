@@ -381,9 +381,10 @@ def litdata():
     if FAULT != "several" and RANKS > 1:
         torch.distributed.init_process_group("gloo")
     data = StreamingDataset(str(DATA / "lit"), shuffle=True, drop_last=FAULT == "dropped", seed=3)
-    kind = DataLoader if FAULT == "order" else StreamingDataLoader  # which alone counts the epochs
+    kind = DataLoader if FAULT == "order" else StreamingDataLoader  # whose workers count epochs
     loader = kind(data, batch_size=BATCH, num_workers=SET["workers"])
-    return run(loader, value=lambda batch: batch["x"].tolist(), state=loader)
+    set_epoch = (lambda epoch: data.set_epoch(1)) if FAULT == "order" else lambda epoch: None
+    return run(loader, set_epoch, lambda batch: batch["x"].tolist(), loader)
 
 
 class Source:
