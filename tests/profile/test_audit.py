@@ -74,8 +74,7 @@ def test_each_loader_has_all_situations_and_each_verdict_has_a_case():
     for loader in {each.loader for each in cases}:
         assert {each.situation for each in cases if each.loader == loader} == situations, loader
     expected = {name for each in cases for name in each.expected.split(" + ")}
-    elsewhere = {findings.MIXED}  # of a test below
-    assert findings.CURES.keys() - elsewhere <= expected
+    assert findings.CURES.keys() - {findings.MIXED} <= expected  # which a test below joins
 
 
 def test_received_is_not_fetched_and_an_epoch_that_stops_has_lost_nothing(tmp_path):
