@@ -4,11 +4,11 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 01 · **Data** 400 synthetic images
 # with labels, 400 with captions
 #
-# One large file needs only one inode, and each worker opens it once. But training reads images in random order. So a
-# packed file is only useful if a program can read one image without its neighbours.
+# One large file needs only one inode, and each worker opens it once. But training reads images in random order. So a program
+# must be able to read one image from the packed file without its neighbours.
 #
-# An Apache Arrow file consists of pieces with several images each. If a program reads a whole piece to get one image, and
-# the pieces are large, reading can be 50 to 300 times slower.
+# An Apache Arrow file consists of pieces with several images each. A program that reads a whole piece to get one image can be
+# 50 to 300 times slower than with pieces of one image each.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -24,13 +24,13 @@
 # - distinguish a copy from a view,
 # - choose the number of rows per batch for the programs that read the file,
 # - write a `Dataset` that opens the file in each worker,
-# - avoid half a file, and check that a file has not changed.
+# - make sure that a killed job leaves no incomplete file, and check that a file has not changed.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts of bytes, which are the same on a busy machine. Only section 3 also
-# measures speed, which a busy machine lowers.
+# The main findings of this notebook are counts of bytes, which are the same on a busy machine. Section 3 also measures speeds.
+# They are lower on a busy machine.
 
 # %% id="start"
 import sys
@@ -57,8 +57,9 @@ setup = start("03")
 # Arrow has two formats for a table on disk, the *IPC file* and the *IPC stream*. We write an IPC file. Hugging Face's
 # `datasets` uses the stream, and Parquet is a different format.
 #
-# An Arrow table has a *schema*, which is a list of its columns (*fields*). Each field has a name and a type. The type
-# `list<string>` can store all captions of an image in one row, so the image itself is stored only once.
+# An Arrow table has a *schema*, which is a list of its columns (*fields*). Each field has a name and a type. Each image has
+# several captions. The type `list<string>` stores all of them in one row. With one row per caption, each image would be stored
+# several times.
 
 # %%
 from pathlib import Path
@@ -69,7 +70,8 @@ schema = pa.schema({"key": pa.string(), "captions": pa.list_(pa.string()), "data
 schema
 
 # %% [markdown]
-# We read six images of the synthetic Flickr30K data set. The cell shows two captions of the first image:
+# We read six images of the synthetic Flickr30K data set. Its `manifest` lists the images and their captions (notebook 02
+# explains it). The cell shows two captions of the first image:
 
 # %%
 flickr = setup.source("flickr30k", split="all")
@@ -107,8 +109,8 @@ print(reader.num_record_batches, "batches; the second:", reader.get_batch(1)["ke
 
 # %% [markdown]
 # The file of the synthetic images is 0.6 % larger, so about 1 % was the best guess. How does a program find a row in it?
-# Near the end of the file is the *footer*, which contains the position of each record batch. After the footer come only
-# its length and the mark `ARROW1`, with which the file also begins. So a reader first looks at the end of the file, and
+# Near the end of the file is the *footer*, which contains the position of each record batch. After the footer, there
+# are only its length and the mark `ARROW1`. The file also begins with this mark. So a reader first looks at the end of the file, and
 # then goes straight to the batch that it needs.
 #
 # The footer does not say how many rows a batch has. But if each batch has 64 rows, row 200 is row 8 of batch 3 (counted
@@ -162,15 +164,15 @@ source = setup.source()
 packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # new whenever this cell runs
 config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
-reader = formats.open(packed)
-samples, labels = list(reader), reader.table(["label"])["label"]  # all images, in memory
+opened = formats.open(packed)
+samples, labels = list(opened), opened.table(["label"])["label"]  # all images, in memory
 
 # %% [markdown]
 # `watched` counts the bytes that are read by system calls (`moved.read`), and the memory that Arrow allocates
 # (`moved.arrow`).
 #
-# > **Predict.** We ask for one batch of 64 images, which has about 7 MB. How much does each way of opening copy: all of it,
-# > 0.1 MB, or almost nothing?
+# > **Predict.** We ask for one batch of 64 images, which has about 7 MB. How many bytes does an `OSFile` copy, and how many does
+# > a memory map: all 7 MB, 0.1 MB, or almost nothing?
 
 # %% tags=["slide"]
 from smallfiles.progress import bytes_text
@@ -197,14 +199,14 @@ with pa.ipc.new_file(str(again), everything.schema, options=options) as writer:
     writer.write_table(everything)
 with watched() as moved:
     pa.ipc.open_file(pa.memory_map(str(again))).get_batch(2)
-print(f"{bytes_text(again.stat().st_size)}; a batch of the map allocates {bytes_text(moved.arrow)}")
+print(f"{bytes_text(again.stat().st_size)}; reading a batch allocates {bytes_text(moved.arrow)}")
 
 # %% [markdown]
 # <details>
 # <summary>What you see</summary>
 #
 # The batch is not a view any more. The compressed file does not contain the bytes of the images as they are, so Arrow
-# allocates memory for the whole batch and decompresses it there. Compression does not even save much space, because JPEG
+# allocates memory for the whole batch (about 7 MB) and decompresses it there. Compression does not even save much space, because JPEG
 # files are compressed already.
 #
 # </details>
@@ -225,7 +227,7 @@ def write(rows_per_batch):
     return path
 
 
-files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # change me: add a size
+files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # you will add a size later
 
 # %% [markdown]
 # We read single images in random order, in three ways:
@@ -258,7 +260,7 @@ def read_all(read):
 # %% [markdown]
 # First we count how many bytes each way copies to read one image.
 #
-# > **Predict.** With 64 rows per batch, how many images does `get_batch` of an `OSFile` copy to read one image?
+# > **Predict.** We read one image with `get_batch` from an `OSFile` with 64 rows per batch. How many images are copied?
 
 # %%
 guess = None  # your guess: images copied per image, with OSFile and 64 rows
@@ -289,7 +291,7 @@ print(f"{many:.0f} images copied to read one; your guess: {guess}")
 figures.lines(copied, title, counted=True, **axes)
 
 # %% [markdown]
-# `get_batch` of an `OSFile` always copies the whole batch, so it copies more with each additional row. The number for 64
+# From an `OSFile`, `get_batch` always copies the whole batch, so it copies more with each additional row. The number for 64
 # rows is slightly below 64, because the last batch has only 16 rows. The memory map copies nothing, and our reader copies
 # one image, whatever the number of rows. How long do the three ways take?
 
@@ -335,7 +337,7 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 # %% [markdown]
 # - *get_batch, OSFile* becomes slower with each additional row, because it copies the whole batch.
 # - *get_batch, memory map* becomes slower as well, although it copies nothing. Even if all pages are in the cache, Linux
-#   has to look for each page of the batch.
+#   has to look for each page of the batch, up to a limit (see below).
 # - *Our reader* does not become slower.
 # - The vertical line marks the number of rows at which *OSFile* has become half as fast as with one row.
 #
@@ -343,8 +345,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 # <summary>Why does Linux look for pages that nobody reads?</summary>
 #
 # `get_batch` tells Linux that it will need the whole batch (`madvise`), so that Linux can fetch it in advance. Linux looks
-# for at most as many pages as its read-ahead limit allows, so for larger batches the line is flat. The limit depends on
-# the disk. It was 8 MB where we measured, and it is often 128 kB or 4 MB.
+# for at most as many pages as fit into its read-ahead limit. If a batch is larger than this limit, more rows cost no more
+# time, and the line becomes flat. The limit depends on the disk. It was 8 MB where we measured, and it is often 128 kB or 4 MB.
 #
 # </details>
 #
@@ -357,8 +359,9 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 # <summary>Answer</summary>
 #
 # On our machine, they meet at 200 to 250 rows. There a worker spends half of its time on reading and half on decoding.
-# With 20 to 25 rows, reading takes only a tenth of the time that decoding takes. (With 256 rows per batch, the 400 images
-# give one batch of 256 and one of 144, so to read a random image, 216 images are copied on average.) If your line stays
+# With 20 to 25 rows, reading takes only a tenth of the time that decoding takes. (With 256 rows per batch, the file has
+# one batch of 256 images and one of 144. A random image is more often in the larger one, so on average (256² + 144²) / 400 =
+# 216 images are copied.) If your line stays
 # above the dashed line, your machine copies even the largest batch faster than it decodes an image.
 #
 # </details>
@@ -369,15 +372,16 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks
 # So far, all bytes came from the page cache. A real data set is often larger than the cache, so its bytes come from the
 # disk.
 #
-# > **Predict.** How many kB must the disk deliver for one image of 100 kB, if we use `get_batch` of an `OSFile` with 64 rows per
-# > batch: 100, 500 or 7,000?
+# > **Predict.** We read one image of 100 kB with `get_batch` from an `OSFile` with 64 rows per batch. How many kB must the disk
+# > deliver: 100, 500 or 7,000?
 
 # %%
 guess = None  # your guess: kB for one image
 
 # %% [markdown]
 # The folded cell drops the file from the cache, reads one image, and counts the bytes that the disk delivers. It repeats
-# this for several images. For the bar *next image*, our reader has read another image of the same batch before.
+# this for several images. For the bar *next image*, our reader first reads another image of the same batch, which is
+# not counted.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import os
@@ -430,13 +434,11 @@ else:
 #
 # So the right number of rows depends on the programs that will read the file:
 #
-# - If you do not know these programs, some may call `get_batch` for each image. Then write one row per batch. This costs
-#   about 300 bytes per image.
-# - If the programs call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack`
-#   writes 64 by default.
-#
-# If you write this program yourself, use our reader for single images in random order. For whole batches one after the
-# other, use a memory map, because it copies nothing.
+# | who reads the file | rows per batch | how to read |
+# |---|---|---|
+# | you do not know: some programs call `get_batch` for each image | 1, which costs about 300 bytes per image | |
+# | your program reads whole batches, one after the other | 64 (the default of `pack`) | a memory map, which copies nothing |
+# | your program reads single images in random order | 64 | our reader, which reads only the image |
 #
 # You can now solve tasks 1 to 3 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
@@ -447,9 +449,9 @@ else:
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers) stores its
 # images this way.
 #
-# Each worker should open the file itself, when it reads its first image. With pyarrow, the workers could also share a file
-# that their parent process has opened, because pyarrow passes the position with each read. But with HDF5, such workers can
-# return wrong images (notebook 04).
+# Each worker should open the file itself, when it reads its first image. Workers that share an open file also share its
+# position. pyarrow does not use this position, because with each read it says where to begin. HDF5 does use it, so its workers
+# can return wrong images if they share an open file (notebook 04).
 #
 # **Your turn.** This `Dataset` opens the file again for each image. Change its `if` so that each process opens the file
 # exactly once. `self.process` is the number of the process that has opened the file, and `os.getpid()` returns the number
@@ -492,7 +494,7 @@ dataset = ArrowImages(files[1])
 settings = {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebook 04
 dataset[0]  # the parent has read an image, too
 sizes, opened = zip(*DataLoader(dataset, 32, shuffle=True, collate_fn=total_bytes, **settings))
-print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} batches")
+print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} training batches")
 print("opened by a worker (once is right):", max(opened) - dataset.opened)
 
 # %% [markdown]
@@ -533,8 +535,9 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# A listing shows nothing, because `pack` writes the data into a hidden folder. The file gets its name only when it is
-# complete. (-9 means that the process was killed.) Run `pack` again:
+# A listing shows nothing, because `pack` writes the data into a hidden folder. What is left there needs space until the next
+# `pack` of the same file removes it. The file gets its name only when it is complete. (-9 means that the process was killed.)
+# Run `pack` again:
 
 # %%
 out.unlink(missing_ok=True)  # in case packing was faster than the kill
@@ -556,17 +559,18 @@ print(verify(out).problems)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1, never leave half a file, read captions
+# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1, never leave an incomplete file, read captions
 # without the images, and read the file with a DataLoader.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
 # Lustre often stores a file on one *target* (a group of disks). To spread a file over four targets (*striping*), run
-# `lfs setstripe -c 4 FOLDER` before you write into the folder. For ImageNet, or for many nodes, use 16, or -1 for all targets.
+# `lfs setstripe -c 4 FOLDER` before you write into the folder. If many
+# nodes read the file, use 16 or more (-1 means all targets).
 #
-# `slurm/submit SITE 03_pack_arrow -- DATA OUT` runs the command below as a job. If you have not set the number of stripes, the
-# job sets four.
+# `slurm/submit SITE 03_pack_arrow -- DATA OUT` runs the command below as a job. If the folder has one stripe, the job
+# sets four.
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
@@ -577,7 +581,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Write one row per image. `list<string>` stores all its captions.
+# - Give each image one row. `list<string>` stores all its captions.
 # - A batch from a memory map is a view, unless the file is compressed.
 # - `get_batch` always asks for the whole batch. If you do not know which programs will read the file, write one row per
 #   batch.
@@ -618,8 +622,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**. With `pack`, the file appears under this name only when it is complete, so (a) is too cautious. (c) A script that writes
-# to the final name may leave half a file there. Half an Arrow file can be opened if an exception ended the writer, but not if it
-# was killed.
+# to the final name may leave an incomplete file there. If an exception ended the script, this file can be opened. If the script was
+# killed, it cannot.
 #
 # </details>
 

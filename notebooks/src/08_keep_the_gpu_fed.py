@@ -713,9 +713,9 @@ marks = {"expected without a worker": 100 * expected["no worker"]}
 show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, marks=marks))
 
 # %% [markdown]
-# Without a worker, training waits about as long as the processor time says. A batch takes less time than a step here, so one
-# worker with its own CPU makes batches fast enough. On a calm machine, training then still waited for 0 to 14 % of the time,
-# because each batch must also be received. On a busy machine, it waits longer.
+# On a calm machine, training without a worker waits about as long as the processor time says. A batch takes less time than a
+# step here, so one worker with its own CPU makes batches fast enough. Training then still waited for 0 to 14 % of the time,
+# because each batch must also be received. On a busy machine, training waits longer in all cases.
 #
 # What to do about the waiting:
 #

@@ -49,8 +49,8 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Compare reading with decoding
 #
-# Many comparisons of formats measure only reading. We also measure how long it takes to decode an image. The first cell
-# stores the images in four more formats:
+# We compare how long it takes to read an image with how long it takes to decode it. The first cell stores the images in four
+# more formats:
 
 # %%
 import tarfile
@@ -102,7 +102,7 @@ read = {
 
 # %% [markdown]
 # Now we read 100 images in random order. All files are in the page cache, which is the best case for reading. We measure
-# processor time, because other programs on the machine barely affect it.
+# processor time, which other programs barely affect.
 #
 # > **Predict.** What percentage of the decoding time does reading the image from a plain file take?
 
@@ -125,7 +125,7 @@ def cpu_s(name):
 cpu = {name: [cpu_s(name) for _ in range(6)] for name in read}
 
 # %% [markdown]
-# The *folded* cell leaves out the first round, which also loads code, and draws the others.
+# We measured each format six times. The first time also includes loading code, so the *folded* cell draws only the other five.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 decode_s = np.median(cpu["decode"][1:])
@@ -136,15 +136,17 @@ axes = {"x": "processor time per image, in percent of the time to decode it", "b
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
-# Reading an image from memory is so much cheaper than decoding it that the format makes almost no difference to a
-# training. Zarr, made for long slices of large arrays, is the exception.
+# Plain files and the formats other than Zarr are so much cheaper to read than a JPEG is to decode that the format makes almost
+# no difference to a training. Zarr is made for long slices of large arrays.
 #
-# The figure leaves out why small files are slow: on a parallel file system, opening a file is a request to a server.
+# The figure does not show why small files are slow. On a parallel file system, opening a file is a request to a server, and here
+# the files come from memory.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# An *audit hook* is a function that Python calls at events. We use one to count how often Python opens a file.
+# An *audit hook* is a function that Python calls at certain events, for example whenever a file is opened. We use one to count
+# how often Python opens a file.
 
 # %%
 if "opened" not in globals():  # Python cannot remove a hook, so add only one
@@ -158,9 +160,10 @@ for name in ("files", "tar"):
 
 # %% [markdown]
 # The tar file was opened once, before this cell, and we know where each image begins. Most packed formats work like this:
-# open once, then read at a known offset. Zarr does not: our array is a folder, and Zarr opens a file for each chunk.
+# open once, then read at a known offset.
 #
-# The toolbox writes six formats with one function:
+# The toolbox writes six formats with one function. (LMDB is a database in one file.) The cell prints how many files each output
+# has:
 
 # %%
 from smallfiles import formats, measure
@@ -205,14 +208,13 @@ axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base":
 figures.bars(operations, title, **axes, guess=guess, guess_of="files", note=note)
 
 # %% [markdown]
-# A plain file costs two metadata operations per image, a look-up and an open. (The reader also looks at the folders once.) A
+# A plain file costs two metadata operations per image, a look-up and an open. A
 # packed file costs a few operations when it is opened, and then none.
 #
 # Reads do not load the metadata server, because they go to the servers that hold the data. LMDB needs more reads than the
-# other formats, because its library maps the file into memory, and the kernel then fetches small pieces.
+# other formats, because its library maps the file into memory, and Linux then fetches small pieces.
 #
-# `slowfs` only imitates a parallel file system. The folded cell shows what a client of a real one, MooseFS, counted for
-# 1,000 random images:
+# The folded cell shows what a client of a real parallel file system, MooseFS, counted for 1,000 random images:
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
@@ -220,12 +222,11 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
     print(f"{each.name:11} {asked:5,.0f} metadata requests, {seen:5,.0f} reads per 1,000 images")
 
 # %% [markdown]
-# For 1,000 plain files, the client sends about 3,000 metadata requests: look-ups, opens, and requests that ask where the
-# data lies. For tar shards it sends 33, and for each of the other formats 1. All of them need 1.3 reads per image, because
-# one read delivers at most 128 KiB and some images are larger.
+# For 1,000 plain files, the client sends about 3,000 metadata requests, for tar shards 33, and for each other format 1. All of
+# them need 1.3 reads per image, because one read delivers at most 128 KiB and some images are larger.
 #
-# Below, we distinguish four *ways* to store images of about 100 kB. The numbers are rounded, and for plain files they
-# contain only the look-up and the open, which every file system needs:
+# Below, we distinguish four *ways* to store images of about 100 kB. The numbers are rounded. For plain files we count two
+# operations, a look-up and an open. Real file systems send one to three:
 #
 # | way | what is stored | metadata operations per image | reads per image |
 # |---|---|---|---|
@@ -286,18 +287,21 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # %% [markdown]
 # Sometimes several requests arrive close together, and then some of them have to wait. At other times the server has
 # nothing to do, and this time is lost. Therefore a queue forms long before the server is always busy. For one request at a
-# time and random arrivals, theory gives a mean wait of load / (1 − load), which is nine service times at 90 %.
+# time, theory gives a mean wait of load / (1 − load), which is nine service times at 90 %.
 #
 # A server that works on 64 requests at a time almost always has a free place. So requests hardly wait until its load
-# is nearly 100 %. The load comes from all users of the file system.
+# is nearly 100 %. All users share the server, so its load can be high even if your own job
+# sends few requests.
 #
-# The next section leaves out queues and only divides. So its limits are a little too high: some GPUs wait earlier.
+# The next section leaves out queues and only divides. So its limits are a little too high. In reality, GPUs begin to wait at
+# somewhat fewer nodes.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · Draw the map of limits
 #
 # Here you see how to draw the map from [notebook 00](00_start_here.ipynb) for your own storage. We assume
-# these numbers, which are orders of magnitude (`smallfiles/scaling/__init__.py` names their source):
+# these numbers, which are orders of magnitude. (`smallfiles/scaling/__init__.py` names
+# their source; the time of a request is assumed.)
 #
 # - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
 #   50 ms. Each GPU has 8 workers, and a worker needs 3 ms to decode an image.
@@ -359,8 +363,7 @@ described = ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in
 show.figure(figure, alt=f"{title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
 
 # %% [markdown]
-# The black line rises because each node adds GPUs. The coloured lines are flat because all nodes share the storage. Left
-# of a dot the GPUs are the limit, and right of it they wait. The dashed line is above the black one, so decoding is not a
+# Left of a dot the GPUs are the limit, and right of it they wait. The dashed line is above the black one, so decoding is not a
 # limit here.
 #
 # - *Files with a busy metadata server* cannot feed a single node.
@@ -370,22 +373,6 @@ show.figure(figure, alt=f"{title}. {described}. The GPUs of a node need {node_ne
 #   image to the targets. The metadata server alone could feed 9.8 nodes.
 # - *Shards* feed 23 nodes, because one read delivers about ten images.
 #
-# The next cell prints the same limits as a table:
-
-# %% tags=["slide"]
-idle = min(limits["files, metadata alone"], limits["files or packed, 24 targets"])
-ways = {
-    "files, busy metadata": limits["files, busy metadata"],
-    "files, idle metadata": idle,
-    "packed, 24 targets": limits["files or packed, 24 targets"],
-    "shards": limits["shards"],
-    "a copy on each node": np.inf,
-}
-print(f"{'GPUs are busy at most':24}", *(f"{n:>4} node{'s' * (n > 1)}" for n in (1, 10, 100)))
-for name, rate in ways.items():
-    print(f"{name:24}", *(f"{min(100, 100 * rate / (n * node_needs)):8.3g}%" for n in (1, 10, 100)))
-
-# %% [markdown]
 # The toolbox has two functions for this. `saturation` does the same division for each way. `simulate` also includes the
 # queues and the time for the copies:
 
@@ -431,8 +418,8 @@ for name, (storage, way) in cases.items():
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
 # Take ImageNet-21k: 14 million images, 1.6 TB, and 8 nodes with 400 GB of free memory each.
-# It does not fit into a node. No program needs paths, or one particular sample at a particular time. So the chart ends at
-# shards.
+# The data is not in an object store, and it does not fit into a node. No program needs paths. The training may read in any order
+# that is mixed well, so it need not jump to any sample at any time. So the chart ends at shards.
 #
 # The model is larger than in section 4: a step takes 100 ms. The metadata server does 20,000 operations per second, and
 # nobody else uses it. How many hours do 30 epochs take from plain files? Again we divide:
@@ -447,10 +434,8 @@ print(f"32 GPUs, 64 images in 0.1 s each: {images * epochs / (32 * 64) * 0.1 / 3
 #
 # ### Ask `advise`
 #
-# `smallfiles advise` measures a folder and makes this forecast for it. We have no such folder here, so we pass in the
-# measurements. `alone_s` is the time in which one worker opens and reads a file, when it reads one file after another.
-# `together_s` is the time per file when many files are in flight; `advise` only prints it. `cold` means that nothing came
-# from the page cache.
+# `smallfiles advise` measures a folder and makes this forecast for it. Here we pass in the measurements. `alone_s` is the time per file when one worker opens and reads files one after another. `together_s` is the time
+# per file when many files are in flight; `advise` only prints it. `cold` means that nothing came from the page cache.
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -474,10 +459,9 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 
 # %% [markdown]
-# The chart ended at shards, but `advise` names one packed file, because on 8 nodes both ways keep the GPUs busy. If several
-# ways are within about 5 % of the best, `advise` takes the simplest of them: one packed file before a copy, and a copy
-# before shards. (On 16 nodes, it names shards.) Its forecast assumes that you stripe the packed file, so it prints that
-# command, too. Use the chart until you have measurements, then `advise`.
+# On 8 nodes, packed data and shards both keep the GPUs busy. If several ways are within about 5 % of the best, `advise` names the
+# simplest: first one packed file, then a copy, then shards. So it names the packed file, although the chart ended at shards. It assumes that you stripe the packed file over the 16 targets of the command that it prints. Use
+# the chart until you have measurements, then `advise`.
 #
 # **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
 # to 0. Which way is advised now?
@@ -485,23 +469,24 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 # <details>
 # <summary>Answer</summary>
 #
-# It advises shards, which need 5.8 hours. The packed file needs 6.5 hours, because each image is a request and the
-# workers cannot hide the whole queue.
+# It advises shards, which need 5.8 hours. The packed file needs 6.5 hours. Each image is a request, and 16 targets are so busy
+# with them that requests wait longer than three workers per GPU can read ahead.
 #
 # </details>
 #
 # ### When files are fine
 #
-# Each storage has its own limit:
-#
 # | storage | files are fine | the limit |
 # |---|---|---|
-# | disk pool | for few nodes, if reading a file takes at most 2 ms | operations of the metadata server, and seeks |
+# | a pool of hard disks | for few nodes, if your workers have the time to read a file (see below) | operations of the metadata server, and the movements of the disks (*seeks*) |
 # | flash, for example with NFS | until all nodes together saturate it | requests per second |
 # | NVMe in the node | once the files are there | the time to fill it, so copy one packed file |
 # | object store | if objects are large | tens of ms per request |
 #
-# Wherever files are fine for reading, copying or backing up the folder still opens every one.
+# How much time do the workers have? In this training, each GPU processes 640 images per second, and has 3 workers. So a worker
+# has 4.7 ms for an image. It needs 3 ms to decode it, so reading a file may take at most 1.7 ms.
+#
+# Even where plain files are fast enough to read, a copy or a backup of the folder must still open every one of them.
 #
 # `advise` says *leave the files as they are* only if all of this is true:
 #
@@ -511,14 +496,14 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 # - It forecasts that packing saves less than 5 %.
 #
 # The folded cell asks it about ImageNet on three storages. One worker opens and reads a file in 12 ms from the disk pool, in
-# 1 ms from flash, and in 0.2 ms from the NVMe in the node. For a read request, `advise` assumes 0.5 ms in all cases, as for
-# hard disks.
+# 1 ms from flash, and in 0.2 ms from the NVMe in the node. These are the only differences: about the targets, `advise` knows
+# nothing, so it assumes 24 of them with 0.5 ms per read request, as for hard disks.
 
 # %% jupyter={"source_hidden": true}
 storages = {  # what one node measures, and the operations per second of the servers
     "disk pool": ({"kind": "lustre", "alone_s": 0.012}, 20_000),
-    "flash": ({"kind": "nfs4", "alone_s": 0.001}, 200_000),
-    "NVMe in the node": ({"kind": "xfs", "alone_s": 0.0002, "shared": False}, None),
+    "flash": ({"kind": "nfs4", "alone_s": 0.001, "stripes": 0}, 200_000),
+    "NVMe in the node": ({"kind": "xfs", "alone_s": 0.0002, "shared": False, "stripes": 0}, None),
 }
 for name, (about, servers_s) in storages.items():
     for count in (1, 8, 64) if servers_s else (1,):
@@ -528,10 +513,12 @@ for name, (about, servers_s) in storages.items():
         print(f"{name:16} {count:2} nodes: {best.way:6} {best_h:5.2f} h, plain files {files_h:5.2f} h")
 
 # %% [markdown]
-# On flash, 1 and 8 nodes can keep the files. On 64 nodes, shards need fewer reads. On this disk pool, even one node waits for
-# plain files.
+# On flash, plain files are good enough for 1 node and for 8 nodes. For 64 nodes, `advise` forecasts that shards are faster,
+# because they need fewer reads. If the read requests of your flash take less than 0.5 ms, files are fine for more nodes. On this
+# disk pool, even one node waits for plain files.
 #
-# Is `advise` right? The folded cell shows epochs that we recorded on three file systems, beside its advice:
+# Is `advise` right? The folded cell shows epochs that we recorded on three file systems, beside its advice. The training had
+# two workers and a step of 200 ms, so it could use at most 160 samples per second:
 
 # %% jupyter={"source_hidden": true}
 places = {"ext4": "local disk", "fuse.smallfiles-slowfs": "10 ms a request", "fuse.mfs": "MooseFS"}
@@ -553,14 +540,15 @@ worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for the numbers of its storage, and put them into the next cell. `smallfiles doctor FOLDER --share my.json`
-# measures `request_s`.
+# Ask your site for the numbers of its storage, and put them into the next cell. If you have no number for `request_s`, measure
+# single reads with `smallfiles doctor FOLDER --share my.json`.
 
 # %%
 # change me: storage of your site, workers, nodes; for another training, also `work` in section 4
-site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000, request_s=0.0005)
-mine = replace(work, decode_s=worksheet.value("08", "cpu_ms", 3) / 1000, workers=8)
-my_nodes = 16
+site = replace(lustre, targets=24, stripes=24, target_bytes_s=0.7e9)
+site = replace(site, metadata_ops_s=20_000, request_s=0.0005)
+decode_s, my_nodes = worksheet.value("08", "cpu_ms", 3) / 1000, 16
+mine = replace(work, decode_s=decode_s, workers=8)
 
 for name in ("files", "packed", "staged", "shards"):
     found = simulate(mine, site, WAYS[name], my_nodes)
@@ -569,9 +557,8 @@ for name in ("files", "packed", "staged", "shards"):
     print(f"GPUs wait {found.waiting:4.0%}; limit: {found.limit}")
 
 # %% [markdown]
-# Choose the first way in this list whose GPUs wait for less than 5 % of the time. Skip *staged* if a copy does not fit into
-# a node, or if your epochs save less time than the copy costs. If the GPUs wait with every way, improve what is named as the
-# limit.
+# Choose the first way in this list whose GPUs wait for less than 5 % of the time. Skip *staged* if the copy does not fit
+# into a node, or if the copy takes longer than it saves, compared with shards, over all your epochs.
 #
 # You can now solve task 3 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
@@ -583,7 +570,7 @@ for name in ("files", "packed", "staged", "shards"):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command measures your files and makes the forecast for them:
+# This command measures your files and makes the forecast for them. (Replace the nodes and the step by those of your training.)
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
@@ -603,7 +590,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # - A queue forms before a server is saturated. At the same load, it is longer if the server handles fewer requests at once.
 # - To find the number of nodes that a storage feeds, divide what all nodes share by what one node needs.
 # - Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.
-# - Files are fine on a disk in each node, on flash with few nodes, and on few nodes if a file is read within about 2 ms.
+# - Files are fine on a disk in each node, on flash with few nodes, and on few nodes if your workers have the time to read them.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -625,7 +612,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <summary>Answer</summary>
 #
 # **(b)**. Ten nodes need all operations of the server. With fewer nodes, requests wait in a queue, too, but the workers read
-# ahead, so the GPUs do not notice it.
+# ahead, so the GPUs hardly notice it until there are almost ten nodes.
 #
 # </details>
 #

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 14 · Wrap up
 #
-# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** 01, 03, 07, and 11; 13 helps · **Data** 200
+# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** 01, 03, 07, and 11; 08, 12, and 13 help · **Data** 200
 # synthetic images
 #
 # A folder arrives that nobody has seen before: a *delivery*. It is said to contain photographs of trees, with a mask for each
@@ -88,6 +88,8 @@ source = sources.load(table, columns=columns)
 print(*(note.replace(f"{delivery}/", "") for note in source.notes), sep="\n")
 
 # %% [markdown]
+# The notes name the files that are missing. Use them for your guess.
+#
 # > **Predict.** The table has 60 rows. How many of them belong to complete samples, which have a readable image and a mask?
 
 # %%
@@ -111,7 +113,8 @@ except SmallfilesError as error:
 
 # %% [markdown]
 # `pack` refuses the table and names every missing file. Whether samples may be left out is a decision about the data. Ask
-# the people who delivered the data. If they agree, pass `--on-error skip`, and keep the list of what was left out.
+# the people who delivered the data. If they agree, pass `on_error="skip"` (in the shell: `--on-error skip`), and keep the list
+# of what was left out.
 #
 # Its message misses two faults. First, one image is truncated. `pack` notices this only when it reads the image, and it
 # stopped before that. Second, some images have no row.
@@ -165,7 +168,8 @@ def mine(notebook, name):
 
 
 # %% [markdown]
-# Which of your numbers tells you whether the CPUs of a node can feed its GPUs: `08 images_per_s` or `08 cpu_ms`?
+# The next cell says for three of your numbers what they decide. Which of your numbers tells you whether the CPUs of a node can
+# feed its GPUs: `08 images_per_s` or `08 cpu_ms`?
 
 # %%
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
@@ -180,23 +184,19 @@ def say_what_they_decide(decided):
 
 
 say_what_they_decide({
-    "01 latency_ms": f"files: {2 * node_needs * file_s:.1f} workers wait for the files of a node",
+    "01 latency_ms": f"files: {2 * node_needs * file_s:.1f} workers of a node always wait for one",
     "01 opens_per_s": f"files: a node reads {opens / 2:,.0f} trees/s, and needs {node_needs:,.0f}",
     "08 cpu_ms": f"a node needs {node_needs * mine('08', 'cpu_ms') / 1000:.1f} CPUs for decoding",
 })
 
 # %% [markdown]
-# The answer is `08 cpu_ms`, because it is valid for any number of CPUs. (`08 images_per_s` is valid only for the machine on
-# which you measured it.) Multiply `08 cpu_ms` by the trees per second that a node needs. If the result is larger than the
-# number of CPUs in your node, decoding limits you, whatever the format is. [08](08_keep_the_gpu_fed.ipynb) shows how to
-# decode less.
+# The answer is `08 cpu_ms`, in the last line. It is valid for any number of CPUs of this kind. If a node needs more CPUs than it has, decoding limits you, whatever the format is.
+# [08](08_keep_the_gpu_fed.ipynb) shows how to decode less. (The masks cost more CPU time.)
 #
-# (The masks cost some CPU time in addition, which we leave out.)
+# The first two lines hold for one node that reads plain files. The opens per second are a limit *per node*: if a node cannot
+# open files fast enough for its own GPUs, these GPUs wait, no matter how many nodes you use.
 #
-# The first two lines of the table are about one node that reads plain files. The opens per second are a limit *per node*: if a
-# node cannot open files fast enough for its own GPUs, these GPUs wait, no matter how many nodes you use.
-#
-# *Optional.* The *folded* cell shows what the rest of your numbers decides.
+# *Optional.* The *folded* cell shows what your other numbers decide.
 
 # %% jupyter={"source_hidden": true}
 say_what_they_decide({
@@ -212,9 +212,10 @@ say_what_they_decide({
 
 # %% [markdown]
 # There is a second kind of limit: what all nodes *share*, namely the metadata servers and the storage targets. You measured
-# your numbers on one node, so they say nothing about these servers. (We only use half of your `01 latency_ms` for each request,
-# because a file needs a look-up and an open.) Ask your site, and put its numbers into the next cell. As
-# in [notebook 11](11_choose_a_format.ipynb), the cell divides what the servers can do by what a tree costs.
+# your numbers on one node, so they say nothing about these servers. Ask your site, and put its numbers into the next cell. As
+# in [notebook 11](11_choose_a_format.ipynb), the cell divides what the servers can do by what a tree costs. (One of your
+# numbers does enter. A file takes two metadata operations, a look-up and an open, so half of `01 latency_ms` is the time of
+# one operation.)
 
 # %% tags=["slide"]
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
@@ -236,12 +237,14 @@ cpus = work.gpus * work.workers / work.decode_s
 print(f"decoding: {work.workers} workers per GPU, {cpus:,.0f} trees/s; needed: {node_needs:,.0f}")
 
 # %% [markdown]
-# The smallest number of nodes is the first limit that a growing training meets. With the default storage, plain files and
-# the packed file feed far fewer nodes than shards. A read of 1 MB from a shard brings several trees with their masks, while
-# the other two ways read each image and each mask on its own.
+# Read the table like this. If a way has several limits, the one with the fewest nodes counts, because a growing training meets
+# it first. So for plain files, compare the first two lines. With the default storage, plain files and the packed file feed far
+# fewer nodes than shards. A read of 1 MB from a shard brings several trees with their masks, while the other two ways read each
+# image and each mask on its own. The last line is the limit of the CPUs in each node, if each GPU has 8 workers with a CPU each.
+# If it is below the number that a node needs, decode less before you change the format.
 #
-# For whole trainings we also need queues and the time to copy, so we use the simulation of notebook 11. A tree has two
-# files, so it costs twice the operations of an image.
+# These divisions ignore that requests queue, and that a copy takes time. The simulation of notebook 11 includes both, so we now
+# use it for whole trainings. A tree has two files, so it costs twice the operations of an image.
 
 # %%
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}
@@ -258,9 +261,13 @@ for name in order:
 # stores images and masks in separate places, so it needs two reads, too.) Plain files also load the metadata servers; the
 # packed file does not.
 #
-# The way with the shortest epochs is not always the fastest for a whole training. With `staged`, each node first copies the
-# survey. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads the survey and sends it to the others.
-# The next cell defines a function that adds the time of the copy to the epochs, and prints how long the copies need:
+# Shards are faster, because their reads are long. They are limited by the targets, too, while a copy on each node needs no
+# server at all.
+#
+# But with `staged`, each node first copies the survey, so the way with the shortest epochs is not always the fastest for a whole
+# training. A *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) shortens the copy: one node reads the survey and sends it to
+# the others. The next cell defines a function that adds the time of the copy to the epochs, and prints how long the copies
+# need:
 
 
 # %%
@@ -314,8 +321,9 @@ for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
 # %% [markdown]
-# The figure leaves out files and the packed file, because they need several times as long with the default storage. The
-# text below the figure lists their times, too. It also says when the copies have paid off.
+# With the default storage, the copies pay off only after about 55 to 60 epochs, and a broadcast after about 22. (A ring marks
+# where.) You plan 10 epochs, so shards are the fastest way. The figure leaves out files and the packed file, because they need
+# several times as long. The text below the figure lists their times, too.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -374,18 +382,19 @@ print(f"The packed file has {packed.stat().st_size:,} bytes.")
 # still in memory. If both numbers are zero, your files are in memory, or on a network file system, whose bytes
 # `/proc/self/io` does not count.
 #
-# So on one node, a copy saves one reading of the survey per epoch if the survey does not fit into the page cache. It then
-# needs a local disk, and the epochs read from that disk instead of the shared storage. If the survey fits, only the first
-# epoch reads from the storage anyway. On many nodes, each epoch gives a node other samples, so a copy can save readings even
-# then ([07](07_stage_a_dataset.ipynb)).
+# On one node, a copy helps only if the survey does not fit into the page cache. Then each epoch reads the survey from the copy
+# instead of from the shared storage. Such a copy must be on a local disk, because it does not fit into memory. On many nodes, a
+# copy can help even if the survey fits into the page cache, because in each epoch a node gets samples that it has not read yet
+# ([07](07_stage_a_dataset.ipynb)).
 #
 # You can now solve tasks 2 and 3 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch contains images and their masks, which are cropped together. It also contains the column `height_m`, and the ids.
-# All ids of a batch are one byte string, with a list of the positions where each id begins.
+# A batch contains images and their masks. Both get the same `view`, so they are cropped together. It also contains the column
+# `height_m`, and the ids. All ids of a batch are one byte string, with a list of the positions where each id begins. The cell
+# prints the type and the shape of each array:
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -417,9 +426,9 @@ for field, value in batch.items():
 # `train` of the toolbox does the same, but leaves out the first batch of each epoch. Without workers, the training itself
 # makes every batch, so it waits for each of them.
 #
-# Other programs on this machine make these two clocks less reliable, but they hardly change the processor time. So we
-# estimate the waiting a second way: the processor time of making the batches, divided by that of the whole training. The
-# first cell trains with two workers and without. The second cell only makes the batches.
+# If other programs run on this machine, the two clocks are less reliable, but the processor time hardly changes. So we estimate
+# the waiting a second way: the processor time of making the batches, divided by that of the whole training. The first cell
+# trains with two workers and without. The second cell only makes the batches.
 #
 # > **Predict.** What percentage of its time does this training wait without workers?
 
@@ -519,9 +528,9 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# For a few steps, `profile` has the batches ready before training asks for them. So it sees how fast training would be without
-# waiting. The *headroom* compares this with the real speed: 2 means that training could be twice as fast. *Other* is work that
-# is neither reading nor decoding, here the sleep. The verdict names the limit and proposes what to do. The *folded* cell runs
+# For a few steps, `profile` prepares the batches in advance. During these steps, training never waits, so `profile` can measure
+# its speed without waiting. The *headroom* compares this with the real speed: 2 means that training could be twice as fast. *Other* is work that
+# is neither reading nor decoding, here the 4 ms for which the worker sleeps per sample. The verdict names the limit and proposes what to do. The *folded* cell runs
 # the stand-in with one worker and with the proposed number of workers:
 
 # %% jupyter={"source_hidden": true}
@@ -616,12 +625,12 @@ print(f"{turned} of {len(changes) - 1} changes make another way the shortest")
 # - *A tenth of the operations* slows down files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash storage, helps the packed file most.
 # - *One target* for a file is a common default of Lustre. Training from the packed file, and copying it to each node, become
-#   about 20 times slower. With a broadcast, the training takes less than twice as long, because the file is read only once.
-#   Stripe the folder *before* you pack into it.
-# - *On 4 nodes*, the ways differ least. The storage can deliver almost what four nodes ask for, so the GPUs are nearly the
-#   limit. The time to copy makes staged
-#   and broadcast slower than shards. A broadcast is the slowest copy here: the targets can serve four nodes at once, but the
-#   broadcast sends the file from node to node.
+#   about 20 times slower. With a broadcast, it takes less than twice as long as with 24 targets, because the file is read only
+#   once. Stripe the folder *before* you pack into it.
+# - *On 4 nodes*, the ways differ least. Even random reads from the targets almost keep up with four nodes, so the GPUs are nearly
+#   the limit. Shards are the shortest, because staged and broadcast must copy first. A broadcast is the slowest copy here: the
+#   targets can serve four nodes at once, but the broadcast sends the file from node to node.
+# - *10 times the epochs* make a broadcast the shortest: the time to copy is paid once, and each of 100 epochs is shorter.
 #
 # The forecast of the broadcast assumes that `sbcast` uses the whole network. Measure on your cluster how long it takes. The
 # forecast also ignores the page cache of the nodes. On 64 nodes, this matters little, because a node seldom reads a tree
@@ -653,7 +662,7 @@ command = f"{PackConfig(on_error='skip', **how).to_cli('survey/trees.csv', out)}
 if taken is None:
     say = "Decide in section 5. Then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
     show.say(f"{say}\n\n```bash\nsmallfiles advise survey/trees.csv --nodes 64 --epochs {planned} {fields}\n```")
-    show.say("`advise` counts one read per sample, but a tree needs two. It also counts only the files that it finds, so run it on the whole survey. `advise` is better than the chart of notebook 11, but section 2 counts both reads. So trust section 2 where they disagree.")
+    show.say("`advise` counts one read per sample, but a tree needs two. It also counts only the files that it finds, so run it on the whole survey. Section 2 counts both reads, so trust section 2 where they disagree.")
 else:
     show.say("Your way is files, so nothing is packed, and `inspect` below does not apply." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken == "shards":

@@ -177,7 +177,7 @@ def drop(title):
         (unmarked(), "an optional part does not say"),
         (drop("guess = 7"), "no guess is kept"),
         ([Cell("markdown", "# 01 · Count"), *good_notebook()[1:]], "does not say **Minutes**"),
-        ([*good_notebook(), Cell("markdown", PROSE * 60)], "words, not 900 to 2600"),
+        ([*good_notebook(), Cell("markdown", PROSE * 60)], "words, not 900 to 2640"),
         ([*good_notebook(), *[Cell("code", "1")] * 20], "code cells, not 15 to 35"),
         ([*good_notebook(), *[Cell("code", "1\n" * 9)] * 30], "a median of 9"),
         (good_notebook()[:7] + good_notebook()[19:], "not 15 to 35"),
@@ -258,10 +258,10 @@ def test_words_count_what_is_read():
 def test_a_reference_is_looked_up_in_the_rows_of_its_tables(problems):
     table = Cell("markdown", f"| Symptom | Cause |\n|---|---|\n| a job hangs | {PROSE * 60} |")
     cells = [*good_notebook(), table]
-    assert any("words, not 900 to 2600" in problem for problem in problems(cells))
+    assert any("words, not 900 to 2640" in problem for problem in problems(cells))
     assert not any("words" in problem for problem in problems(cells, name="12_breaks.ipynb"))
     much = [*cells, Cell("markdown", PROSE * 50)]
-    assert any("words, not 900 to 2600" in problem for problem in problems(much, name="12_breaks.ipynb"))
+    assert any("words, not 900 to 2640" in problem for problem in problems(much, name="12_breaks.ipynb"))
 
 
 def test_the_notebooks_of_this_checkout_keep_the_budgets(repository, capsys):
