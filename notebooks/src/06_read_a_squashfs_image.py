@@ -36,8 +36,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Most findings are counts, and a busy machine does not change them. It hardly changes processor times either. But it does
-# change the rates of sections 4 and 5 and the seconds of section 7.
+# Most findings are counts, which do not depend on how busy the machine is. Sections 2 and 6 measure processor time, which other
+# programs change only a little. But on a busy machine, do not trust the rates of sections 4 and 5 and the seconds of section 7.
 
 # %% id="start"
 import sys
@@ -86,8 +86,8 @@ report = pack(source, packed, PackConfig())
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file contains the content digest. Keep it. Squashfs stores no checksums of data that is not compressed (*raw*
-# data). If a bit flips there, only the content digest shows it.
+# The second file contains the *content digest* (notebook 03). Keep it. The images are stored *raw*, which means that they are not
+# compressed. Squashfs has no checksums for raw data, so if a bit flips there, only the content digest shows it.
 #
 # `SquashFS` finds files by their paths. `formats.open` finds samples by their numbers:
 
@@ -100,16 +100,17 @@ reader = formats.open(packed)
 print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {reader.span(7)[1:]}")
 
 # %% [markdown]
-# The labels and the order of the samples are in a table inside the squashfs file. The table belongs to none of the files, so
-# a mount shows only the images.
+# The target is the label. The labels and the order of the samples are in a table inside the squashfs file. The table is not part
+# of the folder tree, so you see only the images if you mount the squashfs file.
 
 # %% [markdown] id="fragments" tags=["core"]
 # ## 1 · Leave out fragments
 #
-# Squashfs cuts files into *blocks*. Several small files, and the last pieces of large files, can share one block, which is
-# called a *fragment*. This saves space. But a compressed block can only be unpacked as a whole.
+# Squashfs cuts files into *blocks*. A block has at most 128 KiB, unless you choose another size. Several small files, and the last
+# pieces of large files, can share one block. Such a shared block is called a *fragment*. Fragments save space. But a compressed
+# block can only be unpacked as a whole.
 #
-# How much must be unpacked to read one image? We write 240 of the images three times with gzip:
+# How much must be unpacked to read one image? We will write 240 images three times with gzip and these settings:
 
 # %% tags=["slide"]
 from pysquashfs import pack as write_squashfs
@@ -122,8 +123,10 @@ joined = {
 }
 
 # %% [markdown]
-# The program `mksquashfs` makes fragments of 128 KiB by default. `info` reports the *read factor* of notebook 04, here counted
-# in bytes to unpack.
+# `mksquashfs`, the usual program that writes squashfs files, makes fragments of 128 KiB by default.
+#
+# The next cell writes the three files and compares their *read factors* (notebook 04). Here, the read factor is the number of
+# bytes that must be unpacked, divided by the size of the images. `info` computes it.
 #
 # > **Predict.** What is the read factor with fragments of 1 MiB: 1, 3, or 9?
 
@@ -139,13 +142,12 @@ title = f"With fragments of 1 MiB, a read unpacks {most:.0f} times the image's s
 figures.bars(unpacked, title, x="read factor: bytes to unpack per byte", counted=True, guess=guess)
 
 # %% [markdown]
-# A fragment of 1 MiB contains about ten images, and all of them must be unpacked to read one. A fragment of 128 KiB has room
+# A fragment of 1 MiB contains about nine images, and all of them must be unpacked to read one. A fragment of 128 KiB has room
 # for only one image and perhaps the last piece of another one, so for most images little else must be unpacked.
 #
-# **Finding.** Without fragments, a read unpacks only its own image.
+# **Finding.** Without fragments, only the requested image is unpacked.
 #
-# We measured compressed fragments. From a fragment that is not compressed, our library reads only the bytes of the image. A
-# mount still reads the whole fragment.
+# If a fragment is stored raw, our library reads only the bytes of the requested image, but a mount still reads the whole fragment.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 2 · Leave photographs uncompressed
@@ -153,8 +155,8 @@ figures.bars(unpacked, title, x="read factor: bytes to unpack per byte", counted
 # Squashfs compresses blocks by default, and photographs are compressed already. What do we save if we compress photographs
 # again, and what does it cost?
 #
-# > **Predict.** Suppose that a random read of a raw image takes time 1. How long does a read of a gzip-compressed image take:
-# > 2, 20 or 200?
+# > **Predict.** Reading a raw image takes some processor time. How many times as much does reading a gzip-compressed image take:
+# > 2, 20, or 200?
 
 # %% tags=["slide"]
 guess = None  # your guess: how many times as long as raw
@@ -167,7 +169,10 @@ for name, compression in {"raw": "none", "zstd": "zstd", "gzip": "gzip"}.items()
     print(f"{name}: {path.stat().st_size / photo_bytes:.1%} of the size; {share_raw:.0%} is raw")
 
 # %% [markdown]
-# We count processor time, because other programs hardly change it.
+# Each line compares the size of the file with the images, and shows how much of the data is raw. If a block does not become
+# smaller, it is stored raw.
+#
+# What does it cost to unpack the other blocks? We measure processor time, because other programs hardly change it.
 
 # %% tags=["slide"]
 def read_all(opened):
@@ -182,7 +187,8 @@ def cpu_s(opened):
     return time.process_time() - began
 
 # %% [markdown]
-# The folded cell measures each file, decodes the images, and draws the times.
+# The folded cell measures the time to read an image from each of the three files. For comparison, it also measures the time to
+# decode an image.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 cpu = {}
@@ -195,42 +201,43 @@ for _, data in photos:
 cpu["decode"] = [(time.process_time() - began) / len(photos)]
 raw_s = np.median(cpu["raw"])
 times = {name: np.array(runs) / raw_s for name, runs in cpu.items()}
-title = f"Reading a gzip-compressed image takes about {np.median(times['gzip']):.0f} times as long as a raw one"
+title = f"Reading a gzip-compressed image takes about {np.median(times['gzip']):.0f} times as long as reading a raw one"
 x, note = "processor time per image, relative to a raw read", f"warm page cache; 1 is {1e6 * raw_s:.0f} µs"
 show.figure(figures.bars(times, title, x=x, base="raw", note=note, log=True, guess=guess, guess_of="gzip"))
 
 # %% [markdown]
-# **Finding.** Compressing a photograph again saves almost nothing, and it makes reading slower: 8 to 40 times with gzip, and
-# up to about twice with zstd. Zstd cannot shrink most blocks, so it stores them raw, and only the others must be unpacked.
-# Gzip shrinks nearly every block by less than 1 %, so nearly every block must be unpacked.
+# **Finding.** Compressing photographs again saves almost nothing, and it makes reading slower. We measured 8 to 40 times the
+# processor time with gzip, and up to about twice the time with zstd. Zstd cannot shrink most blocks, so they are stored raw and
+# need no unpacking. Gzip shrinks nearly every block, but by less than 1 %, so nearly every block must be unpacked.
 #
-# On a cluster each read also waits for its bytes, so the factor is smaller. The CPU time for unpacking stays, and decoding needs
-# those CPUs. (Gzip takes a seventh to a quarter of the time of decoding.)
+# On a cluster, each read also waits for the storage, so the factor is smaller there. But unpacking still needs CPUs, and you need
+# them for decoding.
 #
-# `mksquashfs` uses gzip by default, and fragments for small files. `info` finds such faults in any squashfs file, and
-# `python -m pysquashfs info FILE` prints the same:
+# By default, `mksquashfs` uses gzip, and fragments for small files. `info` finds both faults in any squashfs file, and so does
+# `python -m pysquashfs info FILE` in a shell:
 
 # %%
 facts = SquashFS(setup.scratch / "fragments of 1 MiB.sqfs").info()
 print(*facts["findings"], "Better:", facts["recommended"], sep="\n")
 
 # %% [markdown]
-# The last line avoids both faults:
+# The last line is a command that avoids both faults:
 #
-# - `-noD` and `-noF` leave data and fragments uncompressed.
-# - `-no-fragments` stores each file separately.
-# - `-no-xattrs`, `-all-root` and the two times of 0 make equal folders give equal bytes.
+# - `-noD` and `-noF` leave data and fragments uncompressed. Gzip then compresses only names and file attributes.
+# - `-no-fragments` stores each file in blocks of its own.
+# - `-no-xattrs`, `-all-root`, `-mkfs-time 0`, and `-all-time 0` leave out owners and times. So packing the same files again gives
+#   the same bytes.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 3 · Share one file between workers
 #
 # Notebook 04 ([section 4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start)) showed that forked workers share the
-# *position* of an open file. In plain Python, `seek` moves it, and `read` starts there. So one worker moves the place at which
-# the other one reads. Does anybody notice?
+# *position* of an open file. In Python, `file.seek` moves this position, and `file.read` starts to read there. So one worker can
+# move the position just before another worker reads. Does the training notice?
 #
-# `places` says where each image begins and ends in the squashfs file. With `buffering=0`, each `seek` and `read` goes to the
-# kernel, and not to a buffer of Python. A pause of 10 µs makes the mistake frequent. The last line counts the wrong samples in
-# one process.
+# `places` contains where each image begins and ends in the squashfs file. `buffering=0` switches off Python's own buffer, so each
+# `seek` and each `read` is a system call. A pause of 10 µs between them makes the mistake frequent. The last line counts the wrong
+# samples in one process.
 
 # %% tags=["slide"]
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -248,10 +255,10 @@ def seek_then_read(index):
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
-# Nothing is wrong. Now two workers of a `DataLoader` use the same function. The `Dataset` compares each sample with the right
-# one. If a sample is wrong, the `Dataset` also tries to decode it with Pillow.
+# In one process, no sample is wrong. Now two workers of a `DataLoader` use the same function. The `Dataset` compares each sample
+# with the right bytes. If a sample is wrong, the `Dataset` also tries to decode it with Pillow.
 #
-# > **Predict.** What percentage of the wrong samples does Pillow decode without an error: 0, 30, 75 or 100?
+# > **Predict.** What percentage of the wrong samples does Pillow decode without an error: 0, 30, 75, or 100?
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -277,6 +284,11 @@ class Compared(Dataset):
         return 2  # wrong, and Pillow accepts it
 
 
+# %% [markdown]
+# We count the wrong samples of `seek_then_read` and of our library's `reader.read`. The bars show what Pillow did with the wrong
+# ones.
+
+
 # %% tags=["slide"]
 def count_wrong(read):
     """Return how many of 3,000 samples of two workers are wrong: decoded by Pillow, or refused."""
@@ -297,12 +309,12 @@ figures.bars(shares, title, x=x, counted=True, guess=guess, guess_of="decoded")
 # Worker 1 seeks to image A. Worker 2 moves the shared position to image B. Worker 1 now reads as many bytes as A has, but from
 # the start of B. Worker 2 then begins where worker 1 stopped, usually inside a photograph.
 #
-# Pillow refuses samples that begin in the middle of a photograph, and those that are cut off. But if A is at least as long as
-# B, worker 1 gets the whole photograph B with the label of A, and nothing reports it. This is the case for a quarter to a half
-# of the wrong samples. Without the pause, few samples are wrong, so a test can easily miss the mistake.
+# Pillow refuses samples that begin in the middle of a photograph, and samples that are cut off. But if A is at least as long as
+# B, worker 1 gets the whole photograph B with the label of A, and nothing reports the mistake. This happens for a quarter to a
+# half of the wrong samples, so 30 is a good guess. Without the pause, few samples are wrong, so a test can easily miss the mistake.
 #
-# `os.pread` takes the position as an argument, so it does not use the shared one. **Your turn:** use it in `my_reader`, until
-# both counts are 0.
+# `os.pread` gets the position as an argument, so it does not use the shared position. **Your turn:** change `my_reader` so that it
+# calls `os.pread`. Then both counts are 0.
 
 
 # %%
@@ -321,16 +333,16 @@ count_wrong(my_reader)
 #
 # </details>
 #
-# **Threads** of one process share an open file, too. So opening the file once per process cures the workers, but not the
-# threads. A lock around seek and read makes the threads correct, but then only one of them reads at a time. With `os.pread`, any
-# number of threads and forked workers can use the same open file.
+# **Threads** of one process share an open file, too. So if each worker opens the file itself, the workers are correct, but their
+# threads are not. A lock around seek and read makes the threads correct, but then only one of them reads at a time.
+# With `os.pread`, any number of threads and forked workers can use the same open file.
 #
 # <details>
 # <summary>What else does a reader need?</summary>
 #
-# `os.pread` may return fewer bytes than you asked for, so read on until all have arrived. At the end of the file, it returns no
-# bytes. And an open file cannot be pickled, so a worker that is not forked must open the file itself. A method `__reduce__`
-# returns what is sent to such a worker: the class, and the arguments with which to call it.
+# `os.pread` may return fewer bytes than you asked for, so call it again until all bytes have arrived. At the end of the file, it
+# returns no bytes. An open file cannot be pickled, so a worker that is not forked must open the file itself. For this, give your
+# class a method `__reduce__`. It returns the class and its arguments, with which the worker makes a new object.
 #
 # </details>
 #
@@ -339,10 +351,10 @@ count_wrong(my_reader)
 # %% [markdown] id="mount" tags=["optional"]
 # ## 4 · Read without a mount
 #
-# *Optional, 5 minutes.* A program can read the images in three ways: as plain files, as files of a mounted squashfs file, or
-# with the library. How many files does each way open, and which way is fastest?
+# *Optional, 5 minutes.* A program can read the images in three ways: as plain files, from a mounted squashfs file, or with our
+# library. How often does the program open a file in each case, and which way is fastest?
 #
-# Files of a mount are read with the same calls as plain files:
+# A program reads the files of a mount as it reads plain files, so two functions are enough:
 
 # %%
 keys = [reader.key(index) for index in random.Random(1).sample(range(len(reader)), len(reader))]
@@ -360,9 +372,9 @@ def read_library(opened):
 
 
 # %% [markdown]
-# To count opens, the folded cell uses an *audit hook* (notebook 00). Then it measures the rates. It mounts the file in two ways,
-# if this machine allows them: by the kernel itself, and with *FUSE*, where a helper program reads the squashfs file for the
-# kernel.
+# The folded cell counts the opens with an *audit hook* (notebook 00), and then it measures the rates. It mounts the squashfs file
+# in two ways, if this machine allows it. Either the kernel itself reads the squashfs file, or a helper program reads it for the
+# kernel. The second way is called *FUSE*.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import ExitStack
@@ -400,13 +412,12 @@ axis = {"x": "images per second", "note": "best of 5 runs; all in the page cache
 show.figure(figures.bars(best, title + "; no mount works here" * (not mounts), base=plain, **axis))
 
 # %% [markdown]
-# **Finding.** The library opens the squashfs file once for the index and once for all images. Then it looks up each image in
-# its index and copies the bytes from a memory map, so it is the fastest way here. (On a parallel file system, it reads with
-# `pread` instead of a memory map.) From a mount, each image needs an open. With FUSE, each open also waits for the helper
-# program, so that is the slowest way.
+# **Finding.** The library opens the squashfs file twice: once to read the index, and once to read all images. It copies each
+# image from a memory map, so it is the fastest way here. (On a parallel file system, it uses `pread` instead.) With a mount, the
+# program opens each image. With FUSE, each open also waits for the helper program, so this is usually the slowest way.
 #
-# A program that you cannot change needs files, and so a mount. In a container, Apptainer can mount the file for you
-# ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
+# A program that you cannot change needs files, so it needs a mount. In a container, Apptainer can mount the squashfs file for
+# you ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
 #
 # ```bash
 # apptainer exec --mount type=bind,src=data.sqfs,dst=/data,image-src=/,ro image.sif python train.py /data
@@ -415,9 +426,10 @@ show.figure(figures.bars(best, title + "; no mount works here" * (not mounts), b
 # %% [markdown] id="back-ends" tags=["optional"]
 # ## 5 · Check one back end with the other
 #
-# *Optional, 3 minutes.* How do you know that a reader returns the right bytes? Read the file with a second program that was
-# written independently. `SquashFS` has two such *back ends*. One is written in Python. The other is the C library of
-# squashfs-tools-ng, if it is installed (`apt-get install libsquashfs1`). Do they return the same bytes, and is C faster?
+# *Optional, 3 minutes.* How do you know that a reader returns the right bytes? You can compare its bytes with the output of a second
+# program that was written independently. For this, `SquashFS` has two *back ends*. One is our own code in Python. The other is the
+# C library of squashfs-tools-ng. If it is not installed (`apt-get install libsquashfs1`), you will see only Python here. Do both
+# return the same bytes, and is C faster?
 
 # %%
 from pysquashfs.libsquashfs import available
@@ -437,27 +449,27 @@ print(f"{wrong} of {len(readers) * len(photos)} images differ")
 # %% jupyter={"source_hidden": true}
 speeds = measure.compare(readers, rounds=5, unit="images", bar=False)
 rate = {name: np.median(speeds.rates_per_s(name)) for name in readers}
-title = f"Raw images are read {rate['raw, python'] / rate['gzip, python']:.0f} times as fast as with gzip"
+title = f"Raw images are read {rate['raw, python'] / rate['gzip, python']:.0f} times as fast as gzip-compressed images"
 if len(back_ends) == 2:
     ratios = [rate[f"{kind}, python"] / rate[f"{kind}, libsquashfs"] for kind in ("raw", "gzip")]
-    title += f"; the back ends differ by a factor of {max(max(ratio, 1 / ratio) for ratio in ratios):.1f}"
+    title += f"; the back ends differ by at most a factor of {max(max(ratio, 1 / ratio) for ratio in ratios):.1f}"
 figures.bars(speeds, title, log=True)
 
 # %% [markdown]
-# **Finding.** Both return the same bytes. From a compressed file both take about the same time, because both spend it in zlib.
-# From a raw file, C is no faster; on a calm machine Python was 1.2 times as fast.
+# **Finding.** Both back ends return the same bytes. They read a compressed file about equally fast, because both spend most of
+# the time in the library zlib. C does not read raw files faster either. On a machine without other work, Python was 1.2 times as
+# fast as C.
 #
-# By default, `SquashFS` uses Python, unless only the C library can unpack the file (for example, one packed with lzma). `info()`
-# says which back end reads, and why.
+# So `SquashFS` uses C only if Python cannot unpack the file, for example because it is compressed with lzma.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 6 · Compress what compresses
 #
 # *Optional, 5 minutes.* Photographs are compressed already, but annotations are not. They are often JSON, which repeats
-# itself and becomes several times smaller with zstd. Unpacking costs time; fetching fewer bytes saves time. On slow storage you
-# save more than you pay. Below which bandwidth is that true?
+# itself and becomes several times smaller with zstd. Unpacking costs time, but fetching fewer bytes saves time. On slow storage,
+# you save more time than unpacking costs. Below which bandwidth is that true?
 #
-# The folded cell makes 300 documents, and the next packs them raw and with zstd.
+# The folded cell makes 300 JSON documents. The next cell packs them raw and with zstd.
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -483,7 +495,8 @@ for name, options in {"raw": {}, "zstd": {"compression": "zstd"}}.items():
     print(f"{name:5} {stored[name]:7,.0f} bytes per file")
 
 # %% [markdown]
-# The folded cell counts the processor time of a read from memory. It adds the time to fetch the stored bytes at each bandwidth.
+# The folded cell measures the processor time of a read from the page cache. Then it adds the time to fetch the stored bytes, which
+# it computes for bandwidths from 50 MB/s to 10 GB/s.
 
 # %% jupyter={"source_hidden": true}
 read_s = {name: min(cpu_s(file) for _ in range(6)) / len(file) for name, file in texts.items()}
@@ -498,22 +511,29 @@ note = "computed from the processor time of a read from memory"
 show.figure(figures.lines(rates, title, **axes, marks=marks, note=note))
 
 # %% [markdown]
-# **Finding.** Left of the dotted line, compressed text is faster, because fetching fewer bytes saves more time than unpacking
-# costs. On which side is your storage? For a packed file on that storage, `smallfiles bench read --order sequential --cache
-# cold FILE` prints the samples per second of one reader. Multiply them by the size of a sample.
+# **Finding.** Left of the dotted line, reading compressed text is faster, because fetching fewer bytes saves more time than
+# unpacking costs.
 #
-# This is true if one request fetches many files. If each file needs its own request, you wait for each one, for example
-# 0.5 ms. Compared with that, the transfer time that you save is small.
+# <details>
+# <summary>On which side is your storage?</summary>
+#
+# The command `smallfiles bench read --order sequential --cache cold FILE` prints how many samples per second one reader gets from
+# a packed file. Use a raw file on your storage, and multiply the number by the size of a sample. This gives you the bandwidth.
+#
+# </details>
+#
+# The figure assumes that you read in long runs, where one request fetches many files. If you read at random, you wait for each
+# file, for example 0.5 ms. Compared with this wait, the time that compression saves is small.
 
 # %% [markdown] id="environment" tags=["optional"]
 # ## 7 · Put an environment into one file
 #
-# *Optional, 6 minutes.* A Python environment consists of small files, too, since most modules are files of their own. At the start
-# of a job, all processes open them in the same second. How many requests does one import send to the storage, and how many if
-# the package is one squashfs file?
+# *Optional, 6 minutes.* A Python environment consists of small files, too, because each module is usually a file of its own. At
+# the start of a job, all processes open these files in the same second. How many requests does one import send to the storage?
+# How many does it send if the package is in one squashfs file?
 #
-# The folded cell compiles the package `networkx` to `.pyc` files, packs it into one file, and counts the modules that its import
-# loads. Without FUSE, the measurement below is missing.
+# The folded cell compiles the package `networkx` to `.pyc` files and packs it into one squashfs file. It also counts the modules
+# that `import networkx` loads. The measurement that follows needs FUSE.
 
 # %% jupyter={"source_hidden": true}
 import compileall
@@ -539,15 +559,15 @@ print(f"import networkx loads {modules} modules, each from a file of its own")
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# > **Predict.** How many requests does importing `networkx` send to the metadata server, from many files and from one squashfs
-# > file?
+# > **Predict.** How many requests does `import networkx` send to the metadata server if the package consists of many files? How
+# > many if it is one squashfs file?
 
 # %%
 guess = {"many files": None, "one squashfs file": None}  # your guesses: requests
 
 # %% [markdown]
-# The folded cell imports it from both, each time in a new Python, from storage that takes 2 ms for each request to the metadata
-# server. It counts these requests, and it measures the time, which includes the mount.
+# The folded cell imports the package from both, each time in a new Python process. The storage is simulated, and its metadata
+# server takes 2 ms for each request. The cell counts these requests and measures the time, including the mount.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import nullcontext
@@ -583,39 +603,46 @@ elif not fuse:
     print("one squashfs file: not measured, because it cannot be mounted with squashfuse here")
 
 # %% [markdown]
-# **Finding.** From many files, Python sends at least four requests for each module, because it looks for the module in several
-# places, and it waits for each request. From one file, the mount on this node answers the look-ups, so the metadata server
-# receives only a few requests. (Reads are neither counted nor delayed here, so real storage takes longer.)
+# **Finding.** If the package consists of many files, Python sends at least four requests per module, because it looks for the
+# module in several places, and it waits for each answer. If the package is one squashfs file, the mount on this node answers the
+# look-ups, so the metadata server receives only a few requests. (Reads are neither counted nor delayed here, so an import from
+# real storage takes longer.)
 #
-# So one file helps if **many nodes** start at once, because then the metadata server is the limit. It also counts as only one
-# file in your quota. On **one small machine**, it does not help, because the program that serves the mount must answer for each
-# new page of a library, and this costs CPU time. We let eight ranks on two simulated nodes import torch
-# (`slurm/env/README.md`):
+# So one squashfs file helps if **many nodes** start at once, because then the metadata server is the limit. Your quota also counts
+# it as only one file. But the FUSE program must answer whenever Python loads another part of a library. This costs CPU time, so
+# on **one small machine**, the squashfs file can be slower. We let eight ranks on two simulated nodes import torch:
 #
 # | | many files | one squashfs file |
 # |---|---|---|
-# | requests, if nodes remember no names | 8,208 opens, 51,488 look-ups | 2 opens, 5 look-ups |
-# | seconds on two busy cores | 72 | 98 |
+# | requests, if the nodes do not cache file names | 8,208 opens, 51,488 look-ups | 2 opens, 5 look-ups |
+# | seconds, if all ranks share two busy cores | 72 | 98 |
 #
-# Pack your environment once. You need `mksquashfs`, and the nodes must have the same base Python:
+# (`slurm/env/README.md` describes this measurement.)
+#
+# <details>
+# <summary>How do you use it in your jobs?</summary>
+#
+# Pack your environment once. You need `mksquashfs`, and the nodes must have the Python with which the environment was made:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
 # ```
 #
-# In each job, copy it to the nodes and mount it:
+# In each job, this line copies the file to all nodes and mounts it there:
 #
 # ```bash
 # source slurm/lib.sh; use_environment venv.sqfs
 # ```
 #
-# Then start programs with `python -m …`, for example `python -m torch.distributed.run` in place of `torchrun`. Scripts such
-# as `torchrun` would still run the old environment.
+# Then start programs with `python -m …`, for example `python -m torch.distributed.run` instead of `torchrun`. Scripts such as
+# `torchrun` contain the path of the environment in which they were installed, so they would still use the old environment.
+#
+# </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): a reader opens the file in each process, and it still returns
+# In [exercise 06](../exercises/06_read_a_squashfs_image.ipynb), a reader opens the file in each process, and it still returns
 # wrong samples in threads. Find out why, and fix it.
 
 # %% [markdown] id="cluster"
@@ -630,11 +657,12 @@ show.command(PackConfig(), "DATA_FOLDER", "train.sqfs")
 # ## Key points
 #
 # - Store photographs raw and without fragments. Compressing them makes reading slower and saves almost nothing.
-# - Forked workers and threads share the file position of an open file. So say in each read where to read (`os.pread`).
+# - Forked workers and threads share the position of an open file. So read with `os.pread`, which gets the position as an argument.
 # - A library needs no mount and no root rights. A mount is for programs that need files. Apptainer can bind a squashfs file
 #   into a container.
-# - Compress text with zstd. In long reads it is faster below a bandwidth that you can measure.
-# - If an environment is one squashfs file, an import sends a fraction of the requests.
+# - Text becomes several times smaller with zstd. If you read it in long runs from storage with a low bandwidth, zstd also makes
+#   reading faster.
+# - If an environment is one squashfs file, an import sends far fewer requests to the metadata server.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -650,9 +678,10 @@ show.command(PackConfig(), "DATA_FOLDER", "train.sqfs")
 #
 # </details>
 #
-# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With 0 workers all
-# samples are right. What happens with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) An exception is raised.
-# (b) The reader returns some wrong samples and raises no error. (c) All samples are right, because each worker has its own copy of the object.
+# **2.** Your reader opens the file in `__init__`. For each sample, it calls `seek` and then `read`. With 0 workers, all samples
+# are right. What happens with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) An exception is raised. (b) The
+# reader returns some wrong samples and raises no error. (c) All samples are right, because each worker has its own copy of the
+# object.
 #
 # <details>
 # <summary>Answer</summary>
@@ -663,14 +692,15 @@ show.command(PackConfig(), "DATA_FOLDER", "train.sqfs")
 #
 # </details>
 #
-# **3.** Your storage gives one reader 2,000 MB/s, and zstd is faster below 900 MB/s. Should you compress annotations that
-# are read in long runs? (a) Yes, they become smaller. (b) No, not for speed. (c) No, never compress.
+# **3.** One reader gets 2,000 MB/s from your storage, and a figure as in section 6 shows that zstd is faster below 900 MB/s. Should
+# you compress annotations that you read in long runs? (a) Yes, because they become smaller and so reading is faster. (b) No, not
+# for speed. (c) No, one should never compress.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. At 2,000 MB/s, unpacking costs more time than fetching fewer bytes saves. Compressing may still be right because
-# of a quota. (c) is wrong, because at 300 MB/s compressed files are faster.
+# **(b)**. At 2,000 MB/s, unpacking costs more time than fetching fewer bytes saves. If your quota is nearly used up, compressing
+# may still be right. (c) is wrong, because at 300 MB/s, reading compressed files is faster.
 #
 # </details>
 

@@ -3,11 +3,12 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 05 · **Data** 128 synthetic images
 #
-# An object store keeps *objects* in *buckets*, and programs read and write them over HTTP. It looks like a file system, but it
-# behaves differently. Most stores have no folders, and no object can be renamed or extended. And each request travels over a
-# network, so a program waits for every answer, even if the answer is tiny.
+# An object store keeps *objects* in *buckets*, and programs read and write them over HTTP. It looks like a file system, but
+# it behaves differently. Most stores do not have folders, and you cannot rename or extend an object. Each request also
+# travels over a network, so a program waits for every answer, even for a tiny one.
 #
-# You first send such requests by hand. Then you learn to send fewer of them, and to send them before you need their data.
+# First you send such requests by hand. Then you learn how to send fewer requests, and how to send each request before your
+# program needs the data.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -30,8 +31,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings are counts of requests, waits and bytes, so they are the same on a busy machine. Only measured times and speeds
-# differ.
+# The main findings are counts of requests, waits and bytes, so they are the same on a busy machine. Only the measured times
+# and speeds change.
 
 # %% id="start"
 import sys
@@ -43,7 +44,9 @@ setup = start("09")
 
 # %% [markdown]
 # The *folded* cell starts a real S3 server on this machine, stores 1,500 tiny photos in it, and puts the access keys of the
-# server into environment variables. All requests pass through `line`, which can add latency and break connections, and which
+# server into environment variables. It prints only the names of these variables.
+#
+# All requests pass through `line`, which plays the role of the network. It can delay requests and break connections, and it
 # counts requests and bytes.
 
 # %% jupyter={"source_hidden": true}
@@ -81,7 +84,8 @@ for name in ("no_proxy", "NO_PROXY"):  # a proxy of your site does not reach thi
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# `botocore` is Amazon's Python library for S3. We store an object (PUT) and read it again (GET):
+# `botocore` is Amazon's Python library for S3. With it, we store an object (a PUT request) and read it again (a GET
+# request):
 
 # %%
 from botocore.config import Config
@@ -92,8 +96,9 @@ client.put_object(Bucket="course", Key="hello.txt", Body=b"hello, object store")
 client.get_object(Bucket="course", Key="hello.txt")["Body"].read()
 
 # %% [markdown]
-# Each call is one HTTP request. To see that, we send a request ourselves, with Python's standard library. `botocore` only makes
-# the signed address, because the store refuses requests without a signature. The header `Range` asks for a part of the object:
+# Each call sends one HTTP request. To see what such a request contains, we now send one ourselves, with Python's standard
+# library. The store refuses requests without a signature, so `botocore` still signs the address for us. The header `Range`
+# asks for a part of the object:
 
 # %% tags=["slide"]
 from urllib.request import Request, urlopen
@@ -110,11 +115,11 @@ answer = get("hello.txt", 7, 13)
 answer.headers["ETag"], answer.headers["Content-Range"], answer.read()
 
 # %% [markdown]
-# The answer contains only the six bytes that we asked for. `Content-Range` says where they are in the object. The *ETag* is a
-# fingerprint of the content, so it changes if somebody replaces the object.
+# The answer contains only the six bytes that we asked for. `Content-Range` says where they are in the object, and how large
+# the whole object is. The *ETag* is a fingerprint of the content, so it changes if somebody replaces the object.
 #
-# The first byte arrives only after the request has travelled to the store, and the answer has travelled back. This delay, the
-# *latency*, is often 10 to 50 ms.
+# Before the first byte arrives, the request must travel to the store, and the answer must travel back. This delay is the
+# *latency*. It is often some tens of milliseconds, even for a tiny object.
 #
 # > **Predict.** The latency is 20 ms, and then the bytes arrive at 90 MB/s. How large must an object be so that waiting for
 # > its first byte takes less than a tenth of the total time?
@@ -143,11 +148,14 @@ axes.set_title(title)
 show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.0f} ms.")
 
 # %% [markdown]
-# If a program sends one request after the other, it gets at most 1 / 20 ms = 50 objects per second. With images of 100 kB,
-# this is 5 MB/s, however fast the network is. Waiting takes less than a tenth of the time only if receiving the bytes takes
-# more than nine times 20 ms, which is 180 ms. In 180 ms, 16 MB arrive.
+# The object must be larger than 16 MB. Waiting takes a tenth of the time if receiving the bytes takes the other nine
+# tenths, which is 9 × 20 ms = 180 ms. At 90 MB/s, 16 MB arrive in 180 ms.
 #
-# The *folded* cell measures how fast objects of six sizes arrive from our server, without added latency and with 20 ms.
+# Much smaller objects spend nearly all of the time waiting. If a program sends one request after the other, it gets at most
+# 1 / 20 ms = 50 objects per second. With images of 100 kB, this is 5 MB/s, however fast the network is.
+#
+# So far, we have only computed this. The *folded* cell measures it. It reads objects of six sizes from our server, first
+# without added latency and then with 20 ms.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -178,14 +186,17 @@ axes = {"x": "size of the object (B)", "y": "throughput (B/s)", "log": "xy", "no
 figures.lines(lines, title, **axes, ideal=guide)
 
 # %% [markdown]
-# With 20 ms, only large objects use the network well. There are two remedies. Store shards instead of images
-# ([05](05_shard_a_dataset.ipynb)), and send several requests without waiting for the first answer (section 4).
+# With 20 ms of latency, small objects stay below the grey line of 50 objects per second. Only large objects use the network
+# well, because one wait fetches many bytes.
+#
+# There are two remedies. You can store shards instead of images ([05](05_shard_a_dataset.ipynb)), so that each request
+# fetches more bytes. And you can send several requests without waiting for the first answer (section 4).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
 #
-# We pack the images into 16 shards. Each shard contains 8 images and has about 1 MB. A second object for each shard is its
-# *index*, which stores the positions of the images. So there are 32 objects.
+# We pack the images into 16 shards. Each shard is a tar file of about 1 MB with 8 images. Each shard also has an *index*,
+# which is a second file that stores the positions of the images. So there are 32 files, and each of them becomes an object.
 
 # %%
 from smallfiles.formats import tar
@@ -197,8 +208,8 @@ packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), 
 shards = sorted(path.name for path in packed.path.glob("*.tar"))
 
 # %% [markdown]
-# `push` uploads the objects. A request is *in flight* from when it is sent until its answer has arrived. We push twice, with
-# one request in flight and with eight.
+# `push` uploads these files. A request is *in flight* from the moment when it is sent until its answer has arrived. We push
+# twice, first with one request in flight and then with eight. The latency is 50 ms.
 
 # %%
 for workers in (1, 8):  # change me
@@ -209,13 +220,16 @@ for workers in (1, 8):  # change me
     print(f"{workers} in flight: {moved.objects} objects, {sent} requests in {moved.seconds:.1f} s")
 
 # %% [markdown]
-# Both pushes send the same number of requests. But with eight in flight, eight requests wait at the same time, so their waits
-# take 50 ms instead of 400 ms. The push is not eight times as fast, because some requests must come before or after all
-# others. First `push` asks which objects exist already. At the end, it lists what has arrived, and writes one more object.
+# Both pushes send the same number of requests, but the second push is faster. Its requests wait in groups of eight. The
+# eight requests of a group wait at the same time, so together they wait 50 ms instead of 400 ms.
+#
+# Still, the second push is not eight times as fast. Transferring the bytes takes time, too, and some requests cannot be
+# sent together with others. At the start, `push` must ask which objects exist already. At the end, it lists what has
+# arrived, and then it writes one more object.
 #
 # This last object is the *manifest object*, `smallfiles.json`. It names all other objects with their digests. Why is it
-# written last? The *folded* cell starts a new push, and kills it when about half of the objects have arrived. The next cell
-# lists the objects, tries to open them, and pushes again.
+# written last? To find out, the *folded* cell starts a new push, and kills it when about half of the objects have arrived.
+# The cell after it lists the objects, tries to open the data set, and then pushes again.
 #
 # Can a program see from the list of objects that the other half is missing?
 
@@ -249,13 +263,16 @@ now = objectstore.ls(half).note or "complete"
 print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now it is {now}")
 
 # %% [markdown]
-# No. The store lists the objects that have arrived, and nothing in this list says that others are missing. The note after the
-# number comes from our `ls`, which looked for the manifest object. A program that trains on all objects that it finds would
-# train on half of the data, without an error. Our reader looks for the manifest object first, and refuses. The second push
-# sends only what is missing.
+# No. The store lists the objects that have arrived, and nothing in this list says that others are missing. The note after
+# the number comes from our `ls`, which looked for the manifest object and did not find it. A program that trains on all
+# objects in the list would train on half of the data, without an error.
 #
-# Listings have one more trap. **Your turn.** The folded cell at the top stored 1,500 photos, but the next cell lists only
-# 1,000 of them. Change the marked line so that it lists all:
+# Our reader looks for the manifest object first, and refuses to open a data set without it. This is why `push` writes the
+# manifest object last. Once it exists, all other objects exist, too. The second push sent only the objects that were
+# missing, and then the manifest object.
+#
+# Listings have one more trap. **Your turn.** The folded cell at the top of this notebook stored 1,500 photos, but the next
+# cell lists only 1,000 of them. Change the marked line so that it lists all photos:
 
 # %% tags=["slide"]
 listed, names, more = client.list_objects_v2(Bucket="course", Prefix="photos/"), [], True
@@ -275,15 +292,17 @@ print(len(names), "names")
 #
 # </details>
 #
-# A store lists at most 1,000 names per request. If there are more, it also returns a token, with which you ask for the next
-# page.
+# A store lists at most 1,000 names per request. If there are more names, the answer also contains a token. Send this token
+# with the next request, and you get the next page of names.
 
 # %% [markdown] id="one" tags=["core"]
 # ## 3 · Read one image of a shard
 #
-# A shard is one object with many images. Sometimes you need only one of them, for example to look at a mistake of your model.
-# The index of the shard is an Arrow file ([03](03_pack_arrow.ipynb)). We request the index of shard 3, and look up where
-# image 5 of this shard is:
+# A shard is one object with many images. Sometimes you need only one of them, for example an image that your model
+# misclassified. The index of the shard, an Arrow file ([03](03_pack_arrow.ipynb)), says where this image is.
+#
+# We push the data set to `s3://course/train`. Then we request the index of shard 3, and look up where image 5 of this shard
+# is. Both numbers count from zero.
 
 # %%
 import pyarrow as pa
@@ -310,8 +329,11 @@ print(
 )
 
 # %% [markdown]
-# Two requests are enough. Besides the index and the image, only a few hundred bytes of HTTP headers travel per request. The
-# reader of the toolbox fetches all indexes when it opens the data set. After that, it needs only one request for an image:
+# Two requests are enough, and only about a quarter of the shard travels. Nearly all of these bytes are the image itself,
+# because the index and the HTTP headers are small.
+#
+# The reader of the toolbox fetches all indexes when it opens the data set. After that, it needs only one request for an
+# image:
 
 # %%
 url = "s3://course/train"
@@ -321,11 +343,12 @@ print(reader.read(29) == image, "- image 29 is number 5 of shard 3")
 print(line.count())
 
 # %% [markdown]
-# This time, the whole shard travelled. The reader fetches blocks of 4 MiB, so that it can check the digest of each block, and
-# our shards are smaller than a block.
+# There was only one request, but this time the whole shard travelled. The reader always fetches whole blocks of 4 MiB, so
+# that it can compare each block with its digest, and our shards are smaller than a block. From a large shard, it fetches
+# only the blocks that contain the image.
 #
-# Should a training read its images one by one? The next cell reads an epoch by shard, and then image by image, and counts the
-# requests.
+# Should a training program read all of its images one by one? The next cell reads an epoch twice, first shard by shard and
+# then image by image, and counts the requests.
 
 # %%
 line.set()
@@ -342,19 +365,22 @@ by_range = line.count()["requests"]
 print(f"{packed.samples} images: {by_shard} requests for whole shards, {by_range} image by image")
 
 # %% [markdown]
-# Image by image, the program waits once for each image and once for each index. For ImageNet in shards of 1,000 images, this
-# would be 1.28 million waits instead of 1,282. So read single images by range, and read epochs by shard.
+# Image by image, the program waits once for each image and once for each index. Shard by shard, it waits only 16 times. For
+# ImageNet in shards of 1,000 images, this would be 1.28 million waits instead of 1,282. So read single images by range, and
+# read epochs by shard.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 4 · Keep requests in flight
 #
-# A reader that streams shards knows which shards come next. So it can request them before it needs them.
+# Even if a program reads whole shards, it waits for each of them. But a reader that streams shards knows which shards come
+# next. So it can request them before it needs them.
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# Requests that are in flight at the same time wait together, so we count them as one wait.
+# Requests that are in flight at the same time also wait at the same time, so we count their waiting as one wait.
 #
-# The latency is 50 ms, and an epoch has 16 shards. How often does it wait with 1 request in flight, and how often with 8?
+# The latency is 50 ms, and an epoch has 16 shards. How often does a reader wait in an epoch with 1 request in flight, and
+# how often with 8?
 
 # %%
 guess = None  # your guess, two numbers of waits: for example (16, 8)
@@ -363,11 +389,13 @@ guess = None  # your guess, two numbers of waits: for example (16, 8)
 print("your guess:", guess)
 for in_flight in (1, 2, 4, 8, 16):
     waits = -(-len(shards) // in_flight)  # rounded up
-    print(f"{in_flight:2} in flight: the epoch waits {waits:2} times, {0.05 * waits:.2f} s in all")
+    print(f"{in_flight:2} in flight: the reader waits {waits:2} times, {0.05 * waits:.2f} s in all")
 
 # %% [markdown]
-# The number of waits is the number of requests divided by the number in flight, rounded up. A thread pool is enough to keep
-# several requests in flight:
+# With 1 request in flight, the reader waits 16 times, and with 8 it waits only 2 times. The number of waits is the number
+# of requests divided by the number in flight, rounded up.
+#
+# A thread pool is enough to keep several requests in flight:
 
 # %% tags=["slide"]
 from concurrent.futures import ThreadPoolExecutor
@@ -388,11 +416,14 @@ ways = {f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
 print(measure.compare(ways, rounds=2, unit="shards"))
 
 # %% [markdown]
-# With a wait of 50 ms per shard, one request at a time delivers at most 20 shards per second, and four in flight deliver at
+# Each request waits 50 ms. So one request at a time delivers at most 20 shards per second, and four in flight deliver at
 # most 80. The measured numbers are lower, because receiving the bytes takes time, too.
 #
-# But `pool.map` requests all shards, even if the program has not used the earlier ones yet. If training is slower than the
-# network, a whole epoch piles up in memory. The reader of the toolbox requests only the next `in_flight` shards:
+# This function has one weakness. `pool.map` requests all shards as fast as it can, even if the program has not used the
+# earlier shards yet. If training is slower than the network, a whole epoch piles up in memory.
+#
+# The reader of the toolbox requests only the next `in_flight` shards. We open it twice, with 1 and with 8 shards in flight,
+# and make a loader from each reader:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -411,14 +442,15 @@ def epoch(loader):
 # <summary>How much memory does the reader need?</summary>
 #
 # One request fetches at most about 16 MiB, so a large shard needs several requests. With `order="stream"`, the loader reads
-# at 20 places of the data set in turn, to mix classes. It keeps up to 16 MiB in memory for each place, and 4 more requests
-# are in flight (the default). With large shards, this is up to 400 MB per worker. Here it is far less, because a shard has
-# only 1 MB.
+# at 20 places of the data set in turn, to mix classes. For each place, it keeps up to 16 MiB in memory. In addition, 4 more
+# requests are in flight by default. With large shards, this is 24 × 16 MiB, or about 400 MB per worker. Here it is far
+# less, because a shard has only 1 MB.
 #
 # </details>
 #
-# The *folded* cell also stores each image as an object. Then it reads with 1 or 8 images in flight, and with 1 or 8 shards in
-# flight. The added latency is 1 to 50 ms.
+# Does it matter whether images or shards are in flight? To compare them, the *folded* cell first stores each image as an
+# object of its own. Then it reads images with 1 and with 8 requests in flight, and shards with 1 and with 8 requests in
+# flight. The added latency grows from 1 to 50 ms.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 from statistics import median
@@ -455,14 +487,15 @@ figures.lines(
 )
 
 # %% [markdown]
-# With 8 shards in flight, an epoch waits 2 times instead of 16 times. It is not 8 times as fast, because receiving the bytes
-# and checking their digests still takes time.
+# With 8 shards in flight, the reader waits 2 times per epoch instead of 16 times. It is not 8 times as fast, because
+# receiving the bytes and checking their digests still takes time. And the lower lines show that requests in flight do not
+# replace shards. Reading single images is slower than reading shards with the same number of requests in flight.
 #
 # <details>
 # <summary>How do images in flight compare with shards in flight?</summary>
 #
-# A shard here has eight images, so 8 images in flight and 1 shard in flight wait equally often. But reading by image sends
-# eight times as many requests, and each of them needs CPU time here and in the store.
+# A shard here has eight images. So a program with 8 images in flight waits as often as a program with 1 shard in flight.
+# But it sends eight times as many requests, and each request needs CPU time here and in the store.
 #
 # </details>
 #
@@ -480,18 +513,21 @@ worksheet.note("09", in_flight=in_flight)
 print(f"{in_flight} requests of 16 MiB fill the network (your guess: {guess})")
 
 # %% [markdown]
-# You need 15 to 16 requests in flight. At each moment, about 14 of them deliver 90 MB/s each, which is 1.25 GB/s in all, and
-# one or two still wait for their first byte. Four workers with the default `in_flight=4` have 16 requests in flight.
+# You need 15 to 16 requests in flight. One request takes 206 ms, from its start to its last byte. In this time, the network
+# can transport 258 MB, which is 15.4 times 16 MiB. At each moment, about 14 of the requests deliver 90 MB/s each, and one
+# or two still wait for their first byte.
+#
+# Four workers with the default `in_flight=4` have 16 requests in flight.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
-# recommends about the same number.
+# recommends about the same number for such a network.
 #
 # You can now solve task 2 of [exercise 09](../exercises/09_stream_shards.ipynb).
 
 # %% [markdown] id="once" tags=["core"]
 # ## 5 · Read each sample once, on a line that breaks
 #
-# In a training that runs for days, some connections break. We read an epoch with 2 ranks and 2 workers per rank. Meanwhile,
-# the line breaks off six answers in the middle.
+# If a training runs for days, some connections break. We read an epoch with 2 ranks and 2 workers per rank. Meanwhile, the
+# line breaks off six answers in the middle.
 #
 # Do all 128 samples arrive? Does any sample arrive twice?
 
@@ -511,11 +547,12 @@ for times, number in Counter(arrived.values()).items():
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# Each sample arrives exactly once. After each broken answer, the reader sent one more request, for the missing bytes.
+# All samples arrive, and none of them arrives twice. After each broken answer, the reader sent one more request, which
+# asked only for the missing bytes. So there are more requests than shards.
 #
-# Not every program behaves like this. Here are two ways to read one shard. `reads_once` trusts that the answer is complete.
-# `resumes` knows the size of the object, and sends requests until it has all bytes. It calls a function `missing`, which you
-# will write.
+# Not every program behaves like this. The next cell defines two functions that read one shard. `reads_once` trusts that the
+# answer is complete. `resumes` first asks for the size of the object (a HEAD request), and then sends GET requests until it
+# has all bytes. It calls a function `missing`, which you will write.
 
 
 # %%
@@ -538,11 +575,11 @@ def resumes(key):
 
 
 # %% [markdown]
-# For each function, the line now breaks off the first three answers, each after a third of a shard. `reads_once` sends only
-# one request. What does it return: the shard, a part of it, or an error?
+# We call both functions. For each of them, the line breaks off the first three long answers, each after a third of a shard.
+# `reads_once` sends only one request. What does it return: the whole shard, a part of it, or an error?
 #
-# **Your turn.** Before each request, `resumes` already has the bytes `data`. From which byte on must it request the rest?
-# Change the marked line so that it returns the right shard.
+# **Your turn.** Before each request, `data` contains the bytes that `resumes` already has. From which byte on must it
+# request the rest? Change the marked line so that `resumes` returns the right shard.
 
 
 # %%
@@ -565,17 +602,20 @@ for way in (reads_once, resumes):
 #
 # `return len(data)`
 #
-# With 0, `resumes` begins at the first byte each time, and appends bytes that it has already. So it returns twice as many
-# bytes as the shard has, and they are wrong.
+# With 0, every request begins at the first byte again, so `resumes` appends bytes that it already has. It returns about
+# twice as many bytes as the shard has, and they are wrong.
 #
 # </details>
 #
-# `reads_once` returns a third of the shard, and no error. If a connection closes early, `read(n)` of Python's HTTP client
-# returns the bytes that have arrived, and then nothing. If the tar was cut inside an image, decoding fails, and many loaders
-# skip such an image. If it was cut between two files, it looks like a shorter shard.
+# `reads_once` returns a third of the shard, without an error. If a connection closes early, `read(n)` of Python's HTTP
+# client returns the bytes that have arrived, and then nothing, as if the object ended there.
 #
-# With the right line, `resumes` requests only the missing bytes. It also compares the ETag, so it never joins two versions of
-# an object.
+# What this means for a training depends on where the tar was cut. If it was cut inside an image, this image cannot be read,
+# and a loader that skips damaged images skips it. If it was cut between two files, nothing looks damaged. The shard just
+# seems to contain fewer images.
+#
+# With the right line, `resumes` requests only the missing bytes, so about 100 % of the shard travels. It also compares the
+# ETag in each answer, so it never joins parts of two versions of an object.
 #
 # <details>
 # <summary>Is there more to check?</summary>
@@ -591,9 +631,11 @@ for way in (reads_once, resumes):
 # %% [markdown] id="keep" tags=["optional"]
 # ## 6 · Keep shards on the node
 #
-# *Optional, 5 minutes.* Each epoch requests the same shards again. So a node can keep some of them in `/dev/shm` or on its
-# disk. Our reader keeps a *fixed part*. It sorts the shards by name, and always keeps the first ones, as many as fit. Most
-# caches follow another rule, LRU (*least recently used*). They keep the shards that were read last.
+# *Optional, 5 minutes.* Each epoch requests the same shards again. To save requests, a node can keep some of the shards in
+# `/dev/shm` or on its disk. Which shards should it keep?
+#
+# Our reader keeps a *fixed part*. It sorts the shards by name, and always keeps the first ones, as many as fit. Many caches
+# follow another rule, LRU (*least recently used*). They keep the shards that were read last.
 #
 # > **Predict.** A node has room for half of the shards, and each epoch has a new order. From the second epoch on, a fixed part
 # > saves half of the requests. What percentage of the requests does LRU save?
@@ -616,7 +658,8 @@ reader.close()
 print(f"a fixed part: {requests[0]} requests in the first epoch, {requests[1]} in the second")
 
 # %% [markdown]
-# The *folded* cell simulates LRU with the same room, and draws both.
+# The second epoch needs fewer requests, because the fixed part is already on the node. The *folded* cell simulates LRU with
+# the same room, and draws how many requests each rule saves.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import numpy as np
@@ -636,29 +679,31 @@ bars = {"x": "requests saved (%)", "note": "LRU simulated", "counted": True}
 show.figure(figures.bars(saved, title, guess=guess, guess_of="LRU", **bars))
 
 # %% [markdown]
-# LRU saves only about a sixth of the requests. At the end of an epoch, it has the shards that were read last. In the next
-# epoch, it removes most of them before they are read again, to make room for other shards.
+# LRU saves only about a sixth of the requests, although it keeps as many shards as the fixed part. At the end of an epoch,
+# LRU has the shards that were read last. The next epoch reads in a new order. Before it comes to these shards, LRU has
+# removed most of them to make room for other shards.
 #
 # <details>
 # <summary>And on many nodes?</summary>
 #
 # With many nodes, a fixed part fills slowly, because each node reads only a fraction of the data set in each epoch. Take 64
-# nodes, each with room for half of the data set. In each epoch, a node reads a 64th of the shards. After nine epochs, it has
-# read 13 % of all shards, because it has read some of them twice. Only half of these belong to its fixed part. So in the tenth
-# epoch, it saves 7 % of its requests. With many nodes, stage the data set, or stream it.
+# nodes, each with room for half of the data set. In each epoch, a node reads a 64th of the shards. After nine epochs, it
+# has read 13 % of all shards. (It is a little less than 9/64, because the node has read some shards twice.) Only half of
+# these shards belong to its fixed part. So in the tenth epoch, the node saves 7 % of its requests. With many nodes, stage
+# the data set, or stream it.
 #
 # </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 09](../exercises/09_stream_shards.ipynb), you read an object although requests fail, and stream an epoch exactly
-# once over two ranks.
+# In [Exercise 09](../exercises/09_stream_shards.ipynb), you read an object although some requests fail. Then you stream an
+# epoch over two ranks, and each sample must arrive exactly once.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# On many clusters, only some nodes can reach an object store. First test a node of your partition:
+# On many clusters, only some nodes can reach an object store. So first test whether a node of your partition reaches it:
 #
 # ```bash
 # export AWS_ENDPOINT_URL=https://s3.example.org            # and your keys: in the environment, or in ~/.aws/credentials
@@ -691,9 +736,9 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - One request at a time delivers at most one object per round trip, so store shards and not images.
+# - A program that sends one request at a time waits for the latency once per object, so store shards and not images.
 # - If you have the index of a shard, you can read one image with one range request.
-# - Requests in flight wait together. About 15 of them hide the latency and fill a network of 10 Gbit/s.
+# - Requests in flight wait at the same time. About 15 requests of 16 MiB hide the latency and fill a network of 10 Gbit/s.
 # - The manifest object is written last, so it shows that an upload is complete. A list of objects cannot show this.
 # - If an answer breaks off, request the rest by range, and check that the ETag has not changed.
 # - If one node reads the whole data set in every epoch, a fixed part saves more requests than LRU.
@@ -701,14 +746,14 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A round trip takes 50 ms. You read images of 100 kB one at a time, over a network of 10 Gbit/s. How fast do you read?
+# **1.** The latency is 50 ms. You read images of 100 kB one at a time, over a network of 10 Gbit/s. How fast do you read?
 # (a) 1.25 GB/s. (b) 125 MB/s. (c) 2 MB/s.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. There are 20 requests per second, with 100 kB each. (a) is the speed of the network, which is nearly idle. (b)
-# would need 1,250 requests per second.
+# **(c)**. One at a time, you send at most 20 requests per second, and each of them fetches 100 kB. (a) is the speed of the
+# network, which is idle nearly all the time. (b) would need 1,250 requests per second.
 #
 # </details>
 #
@@ -718,8 +763,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. If a reader does not notice that, the rest of a shard is missing. (b) A damaged JPEG raises an error, or only one image
-# is missing. (c) A full `/dev/shm` stops or slows a program, but it does not remove images.
+# **(a)**. If a reader does not notice the broken connection, the rest of a shard is missing. (b) A damaged JPEG raises an
+# error, or only one image is missing. (c) A full `/dev/shm` stops or slows a program, but it does not remove images.
 #
 # </details>
 

@@ -5,11 +5,11 @@
 # synthetic images with masks, the same images with a table, and 600 synthetic images of 60 patients
 #
 # So far, a sample was an image and a label. Your samples may also have a mask, a number or a text. Each of these is a
-# *field* of the sample. There are two kinds of fields. A *blob* contains the bytes of a file, such as an image or a mask.
-# A *value* comes from a column of a table.
+# *field* of the sample. A field is either a *blob* or a *value*. A blob contains the bytes of a file, such as an image or
+# a mask, and a value comes from a column of a table.
 #
-# The mistakes in this notebook have something in common. Shapes and types are right, and no error is raised. Only the
-# samples are wrong. So you also learn how to notice such mistakes.
+# In all mistakes of this notebook, shapes and types are right, and no error is raised. Only the samples are wrong. So you
+# also learn how to notice such mistakes.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -51,15 +51,16 @@ setup = start("13")
 # <details>
 # <summary>Answer</summary>
 #
-# It waits for 1 service time and for 9. The formula is load / (1 − load), if arrivals and service times are random.
+# On average, a request waits for 1 service time at 50 %, and for 9 service times at 90 %. The formula is load / (1 −
+# load). It holds if requests arrive at random and their service times vary at random.
 #
 # </details>
 
 # %% [markdown] id="masks" tags=["core"]
 # ## 1 · Pack images with their masks
 #
-# In *segmentation*, a network predicts the class of each pixel. So each image comes with a *mask*, which is a second
-# picture that contains the right class of each pixel. Usually, images and masks are in two folders:
+# In *segmentation*, a network predicts the class of each pixel. So each image comes with a *mask*, a second picture that
+# contains the right class of each pixel. Usually, the images are in one folder and the masks in another:
 
 # %%
 folder = setup.path("segmentation")
@@ -80,10 +81,10 @@ wrong = ImageFolder(folder)
 print(f"{len(wrong)} samples of classes {wrong.classes}; the first has class {wrong.targets[0]}")
 
 # %% [markdown]
-# Each mask became a sample, but no error is raised. A network would learn to distinguish photographs from masks, and it
-# would be very good at it.
+# Each mask became a sample, and each of the two folders became a class. No error was raised. A network would learn to
+# distinguish photographs from masks, and it would be very good at it.
 #
-# The two files of a sample have the same name, except for the suffix. So a dictionary can find the mask of each image:
+# An image and its mask have the same file name, except for the suffix. So a dictionary can find the mask of each image:
 
 # %%
 masks_by_name = {path.stem: path for path in (folder / "masks").iterdir()}
@@ -142,15 +143,16 @@ print(f"{reader.key(index)}: {image.size} pixels; classes in its mask: {np.uniqu
 print(f"the image has {reader.size(index):,} bytes, and its mask has {masks.size(index):,}")
 
 # %% [markdown]
-# The numbers in a mask are classes and not shades of grey. Here, 0 is the background.
+# The numbers in a mask are classes and not shades of grey. Here, 0 is the background, and each other number is a shape.
+# The mask has far fewer bytes than the image, because PNG compresses large areas of one class well.
 #
 # You can now solve task 1 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
 #
-# Training shows the network a random crop of each image, so the mask must be cropped, too. The function `apart` is a
-# first attempt:
+# During training, the network sees a random crop of each image, so the mask must be cropped, too. The function `apart` is
+# a first attempt:
 
 # %% tags=["slide"]
 from torchvision import tv_tensors
@@ -169,18 +171,19 @@ def apart(image, mask):
 
 
 # %% [markdown]
-# `as_mask` gives the mask a type that torchvision recognises, `tv_tensors.Mask`. `crop` chooses a new random place
-# whenever it is called.
+# `as_mask` gives the mask a type that torchvision recognises, `tv_tensors.Mask`. The transform `crop` chooses a new
+# random place whenever it is called.
 #
-# > **Predict.** How well do object and mask overlap after `apart`? We measure it with the *intersection over union*
-# > (IoU). This is the number of pixels that are in both, in percent of the pixels that are in at least one of them.
+# > **Predict.** How well do object and mask overlap after `apart`? We measure this with the *intersection over union*
+# > (IoU), in percent. It is the number of pixels that belong to both the object and the mask, divided by the number of
+# > pixels that belong to at least one of them.
 
 # %%
 guess = None  # your guess, percent: for example 60
 
 # %% [markdown]
-# **Your turn.** Correct `yours`. `crop` also accepts an image and a mask in one call, and then it crops both at the same
-# place. It recognises the mask by its type.
+# **Your turn.** Correct `yours`. You can also pass an image and a mask to `crop` in one call. Then it crops both at the
+# same place.
 
 
 # %%
@@ -189,8 +192,8 @@ def yours(image, mask):
 
 
 # %% [markdown]
-# The *folded* cell contains the answer, `together`. It draws your sample and its crops by all three functions, with the
-# outline of the mask.
+# The *folded* cell contains the answer, `together`. It draws the sample of section 1, and what each of the three
+# functions returns for it. The white line is the outline of the mask.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import torch
@@ -221,8 +224,9 @@ show.figure(
 # %% [markdown]
 # With a shifted mask, a correct prediction is scored as wrong, and no error is raised.
 #
-# How can you measure this mistake? Pass the mask to the function twice, once in place of the image. Then both crops
-# should be equal, with an IoU of 100 %. The *folded* cell computes the IoU for 100 masks.
+# How can you measure this mistake? The mask shows where the object is. So pass the mask to the function in place of the
+# image, and also as the mask. If the function crops both at the same place, it returns two equal masks, and their IoU is
+# 100 %. The *folded* cell computes the IoU for 100 masks.
 
 
 # %% jupyter={"source_hidden": true}
@@ -239,10 +243,11 @@ dots = f"masks ({found['apart'].count(0)} at 0% in apart)"
 figures.bars(found, title, x="IoU (%)", dots=dots, counted=True, guess=guess, guess_of="apart")
 
 # %% [markdown]
-# `together` reaches 100 %, and so should `yours`.
+# With `apart`, the IoU is low, because the two crops usually show different parts of the picture. `together` reaches
+# 100 %, and so should `yours`.
 #
-# Resizing is a second trap. Most methods compute the mean of neighbouring pixels. But the mean of class 1 and class 3 is
-# 2, which is another class:
+# Resizing is a second trap. Most methods compute the mean of neighbouring pixels. But the mean of class 10 and the
+# background 0 is 5, which is another class. The cell resizes a mask with two methods, and prints the classes in it:
 
 # %%
 for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
@@ -250,11 +255,13 @@ for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
     print(f"{mode.lower():9} classes {np.unique(scaled).tolist()}")
 
 # %% [markdown]
-# `BILINEAR` makes classes that are not in the mask, so resize masks with the nearest pixel. torchvision does so for every
-# `tv_tensors.Mask`, but for an ordinary picture you must ask for it.
+# After `BILINEAR`, the mask contains classes that it did not have before. So resize masks with `NEAREST`, which copies
+# the nearest pixel and computes no mean. torchvision does this for every `tv_tensors.Mask`, but for an ordinary picture
+# you must ask for it.
 #
-# `make_loader` of the toolbox avoids both mistakes. It draws one random view per sample for `Image(view)` and
-# `Mask(view)`, and it resizes masks with the nearest pixel. (`target` is the label, or −1 without labels.)
+# `make_loader` of the toolbox avoids both mistakes. For each sample, it chooses one random view, and uses it for the
+# image (`Image(view)`) and for the mask (`Mask(view)`). It resizes masks with the nearest pixel. The batch also contains
+# `target`, the label, which is −1 for samples without labels.
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -268,8 +275,9 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second data set has the same images and a table. We pretend that each image shows an animal, and the table contains
-# its species and its weight in grams. The cell prints the first files in sorted order beside the first rows of the table:
+# The second data set has the same images and a table. We pretend that each image shows an animal, and that the table
+# contains its species and its weight in grams. The species are named after the shapes in the images. The cell sorts the
+# files by name, and prints each of the first three files beside the row at the same position of the table:
 
 # %%
 import csv
@@ -292,15 +300,15 @@ right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 print(f"{right} of {len(rows)} images got their own row (your guess: {guess})")
 
 # %% [markdown]
-# The table is in random order, and a shuffled list has on average one item in its old place. So join *by
-# name*:
+# The rows of the table are in random order. In a shuffled list, on average only one item is in its old place, whatever
+# the length of the list. So join *by name*:
 
 # %%
 row_of = {row["filename"]: row for row in rows}
 print(files[0], "has the row", *row_of[f"images/{files[0]}"].values())
 
 # %% [markdown]
-# `sources.load` joins by name, too. Which column is the label? Suppose that we choose the weight:
+# `sources.load` joins by name, too. Suppose that we choose the weight as the label:
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -312,9 +320,10 @@ except SmallfilesError as error:
     show.error(error)
 
 # %% [markdown]
-# The toolbox refuses the weight. A label must be a whole number or a text, and 22.9 is neither.
+# The toolbox refuses the weights, because they are floats (in Arrow, the type is called `double`). A label must be a
+# whole number or a text. If you choose `species`, the toolbox accepts the column, and each text becomes a class.
 #
-# Suppose that somebody has rounded the weights to whole grams. Is this column refused, too?
+# Suppose that somebody has rounded the weights to whole grams. Does the toolbox refuse this column, too?
 #
 # The *folded* cell rounds the weights, and loads them as labels.
 
@@ -338,11 +347,11 @@ except SmallfilesError:
 show.say(f"In whole grams, weights are **{result}**.")
 
 # %% [markdown]
-# Class numbers are whole numbers, too, so the type of the column cannot warn you. Ask yourself: are 22 and 23 more alike
-# than 22 and 60? If so, the column is a measurement and not a class.
+# The toolbox cannot notice this mistake, because class numbers are whole numbers, too. So you must decide. Ask yourself
+# whether 22 and 23 are more alike than 22 and 60. If they are, the column is a measurement and not a class.
 #
-# Without `columns`, `load` looks for a usual name of a label column, such as `label` or `species`. If your column has
-# another name, pass `columns="label=COLUMN"`. All other columns become values:
+# If you do not pass `columns`, `load` looks for a column with a usual name for labels, such as `label` or `species`. If
+# your column has another name, pass `columns="label=COLUMN"`. The other columns, here only `weight`, become values:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -352,6 +361,8 @@ batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
+# The weights are still floats, and each species became the number of a class.
+#
 # <details>
 # <summary>Types, and missing numbers</summary>
 #
@@ -361,11 +372,11 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 #
 # </details>
 #
-# The weights are still floats, and each species became the number of a class.
+# How can you check a join? Find a relation that must hold. Here, larger animals of a species should weigh more. The masks
+# of section 1 belong to the same images, so they tell us the size of each animal.
 #
-# How can you check a join? Find a relation that must hold. Here, larger animals of a species should weigh more, and the
-# masks of section 1 tell us the sizes. The *folded* cell draws weight against size for both joins. The blue dots are one
-# species. The title of each plot shows the correlation of their logarithms.
+# The *folded* cell draws the weight against the size for both joins. The blue dots are the animals of one species. The
+# title of each plot gives the correlation for these dots, computed from the logarithms of size and weight.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 from pathlib import Path
@@ -404,7 +415,8 @@ figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(size)} images, weight by pixels of the object. {title}.")
 
 # %% [markdown]
-# If the weight does not follow the size, the join is wrong.
+# After the join by name, the weight grows with the size, and the correlation is close to 1. After the join by position,
+# hardly any relation is left, so this join is wrong.
 #
 # Perhaps a new column arrives next week, for example a score. You need not pack again. `annotate` joins the column by
 # name, and writes it to a small file beside the packed file:
@@ -415,21 +427,23 @@ lines = [f"{row['filename']},{len(row['species'])}" for row in rows]  # in place
 scores.write_text("\n".join(["filename,score", *lines]))
 if not added.exists():
     annotate(weighed, scores, key="filename")
-before, after = (path.stat().st_size for path in (weighed, added))
-print(f"{before:,} and {after:,} bytes; fields: {list(formats.open(weighed).fields)}")
+set_bytes, new_bytes = (path.stat().st_size for path in (weighed, added))
+print(f"packed {set_bytes:,}, added {new_bytes:,} bytes; fields:", *formats.open(weighed).fields)
 
 # %% [markdown]
+# `annotate` did not write the packed file again, but `formats.open` now shows `score` as one of its fields.
+#
 # You can now solve tasks 2 and 3 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="patients" tags=["core"]
 # ## 4 · Split by patient
 #
 # A validation set tells you how well a network will do on new data. For a doctor, new data means a new patient. But many
-# data sets contain several images of each patient, which look much alike.
+# data sets contain several images of each patient, and these look much alike.
 #
 # The *folded* cell makes and packs such a data set, with 10 images of each of 60 patients. Each patient has a background
-# of their own. Half of the patients are ill, which adds a bright spot in the middle. The cell also draws six images of
-# each of two patients.
+# of their own, which is the same in all 10 images. Half of the patients are ill, and their images have a bright spot in
+# the middle. The cell also draws six images each of a healthy and an ill patient.
 
 # %% jupyter={"source_hidden": true}
 rng = np.random.default_rng(1)
@@ -466,11 +480,11 @@ show.figure(figure, alt=f"Six images of each of two patients. {title}.")
 
 # %% [markdown]
 # Our classifier is as simple as possible. It gives an image the label of the most similar training image. For validation,
-# `by_image` chooses about a fifth of the *images* at random, and `by_patient` about a fifth of the *patients* with all of
-# their images.
+# `by_image` chooses about a fifth of the *images* at random. `by_patient` chooses about a fifth of the *patients*, with
+# all of their images. Each split is repeated nine times.
 #
-# > **Predict.** What percentage of the validation images gets the right label after `by_image`? Guessing labels would
-# > give 50 %.
+# > **Predict.** What percentage of the validation images gets the right label after `by_image`? With random labels, it
+# > would be 50 %.
 
 # %%
 guess = None  # your guess, percent: for example 70
@@ -500,16 +514,20 @@ look = {"x": "accuracy (%)", "dots": "splits", "guess": guess, "guess_of": "by_i
 figures.bars(found, title, counted=True, **look)
 
 # %% [markdown]
-# The classifier and the images are the same. But in a split by image, almost every patient has images in both sets. The
-# most similar training image then shows the same patient, so the classifier recognises the patient and not the illness.
-# We say that information *leaks* from the training set into the validation set. A network can do the same.
+# Both bars use the same classifier and the same images. But in a split by image, almost every patient has images in both
+# sets. The most similar training image then shows the same patient, so the classifier recognises the patient and not the
+# illness. We say that information *leaks* from the training set into the validation set. A network can make the same
+# mistake.
 #
-# In your data, the patient may be a person, a place, a day, a machine, or a video. Ask what is new when the network is
-# used, and keep all samples that share it in the same set.
+# In a split by patient, the most similar training image shows another patient with a similar background, who may be ill
+# or not. A validation set has only about twelve patients, so the nine results vary widely.
 #
-# `split` divides a packed set by patient. A hash of the patient's name decides, so a patient stays in the same split when
-# others are added. It writes the column `split` to a small file beside the set, and it counts the patients with images in
-# both splits.
+# In your data, there may be several samples of a person, a place, a day, a machine, or a video. Ask what will be new when
+# the network is used. If it is a place, all samples of a place belong in the same set.
+#
+# The function `split` divides a packed set by patient. A hash of the patient's name decides, so a patient stays in the
+# same split when others are added. The function writes the name of the split of each image, `train` or `val`, to a small
+# file beside the packed set. It also counts the patients that have images in both splits.
 
 # %% tags=["slide"]
 from smallfiles.pack import split
@@ -519,21 +537,20 @@ _, report = split(scanned, {"train": 0.8, "val": 0.2}, split_by="patient")
 print("images:", report.samples, "patients:", report.groups, "patients in both:", report.in_several)
 
 # %% [markdown]
-# No patient has images in both splits. `LoaderConfig(split="val")` now loads the validation images only.
+# No patient has images in both splits. The shares are only about 80 % and 20 %, because whole patients are assigned.
+# `LoaderConfig(split="val")` now loads the validation images only.
 #
 # You can now solve task 4 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="price" tags=["optional"]
 # ## 5 · Pay for the mask
 #
-# *Optional, 8 minutes.* A mask must be read and decoded, like an image. We begin with the decoding.
+# *Optional, 8 minutes.* A mask must be read and decoded, like an image. We begin with decoding.
 #
-# As you saw in section 1, the mask has few bytes, because PNG compresses large areas of one class well. But it has as
-# many pixels as the image.
+# As section 1 showed, the mask has few bytes. But it has as many pixels as the image. How much more processor time does a
+# sample need with its mask?
 #
-# How much more processor time does a sample need with its mask?
-#
-# The *folded* cell measures nine rounds of batches, each without and with masks.
+# The *folded* cell loads 100 samples without their masks, and then 100 samples with their masks. It does so nine times.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice
@@ -559,15 +576,14 @@ show.say(
 )
 
 # %% [markdown]
-# A mask is a PNG, so all of its pixels must be decoded. The image is a JPEG, and our loader decodes only the part inside
-# the crop (with TurboJPEG 3). Plan more workers, or pack smaller images and masks (`pack --resize 256`).
+# A mask is a PNG, so all of its pixels must be decoded, however few bytes it has. The image is a JPEG, and our loader
+# decodes only the part inside the crop (with TurboJPEG 3). Plan more workers for samples with masks, or pack smaller
+# images and masks (`pack --resize 256`).
 #
-# Now we look at the reading, with four ways to store a sample. It is two files, one file that contains both, two blobs of
-# a packed file, or one blob.
+# Now we look at reading. An image and its mask can be stored as two files, as one file, as two blobs of a packed
+# file, or as one blob. How many files must a worker open to read one sample in each case?
 #
-# How many files does each of the four ways open for one sample?
-#
-# The *folded* cell stores all samples in each of the four ways, and counts the files that each way opens for a sample.
+# The *folded* cell stores the samples in these four ways. Then it reads one sample of each, and counts the opened files.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -610,16 +626,16 @@ for name, read in tasks.items():
 
 # %% [markdown]
 # Each file of a sample needs one open, and on a parallel file system each open is a request to a server
-# ([01](01_count_the_cost_of_small_files.ipynb)). Each worker opens a packed file only once, before it reads the first
-# sample. A second blob costs a second read, but not in tar shards, where image and mask are stored side by side and read
-# together.
+# ([01](01_count_the_cost_of_small_files.ipynb)). The packed file needs no open here, because each worker opens it only
+# once, before it reads the first sample. In our packed file, the second blob still costs a second read. In tar shards it
+# does not, because image and mask are stored side by side and read together.
 
 # %% [markdown] id="own" tags=["core"]
 # ## 6 · Try your own folder
 #
 # **Your turn.** Write the path of your folder, table or archive into this cell. Your data is only read. If you have no
-# data here, the cell uses an example with typical faults, a *delivery* of files from another group. The files are said to
-# be photographs of trees and their masks, but they show the synthetic shapes of this notebook.
+# data here, the cell makes an example with typical faults. We pretend that it is a *delivery* from another group, with
+# photographs of trees and their masks. In fact, the pictures show our synthetic shapes.
 
 # %%
 import os
@@ -646,15 +662,17 @@ except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
 # %% [markdown]
-# Read the notes. Which samples were found, and what was skipped? Our delivery has 57 samples, and five files have no
-# partner. `ignore` leaves out the table, because the toolbox does not know how its rows belong to the files, and would
-# refuse the folder. One of the 57 images is truncated, but `plan` decodes no images and cannot notice that.
-# [Notebook 14](14_wrap_up.ipynb) deals with all of these faults.
+# Read the notes. Which samples were found, and what was skipped?
+#
+# In our delivery, 57 samples have an image and a mask. Three images have no mask, and two masks have no image, so these
+# five files are skipped. `ignore` leaves out the table, because the toolbox does not know how its rows belong to the
+# files, and would refuse the folder. One of the 57 images is truncated, but `plan` decodes no images and cannot notice
+# that. [Notebook 14](14_wrap_up.ipynb) deals with all of these faults.
 #
 # <details>
 # <summary>Does the toolbox not understand your folders?</summary>
 #
-# Then write a table with one row per sample, and with the paths of its files in columns.
+# Then write a table with one row per sample, and with the paths of its files in columns. Give the path of this table.
 #
 # </details>
 
@@ -667,7 +685,7 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# These commands make a dry run, pack the data, draw some samples, and train:
+# These commands make a dry run, pack the folder `data`, draw some samples, and train a network that predicts the masks:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -683,11 +701,11 @@ show.say("\n".join(["```bash", *commands, "```"]))
 #
 # - A sample has fields. Blobs come from files, and values come from tables. All fields of a sample are packed in one row.
 # - Wrong pairs raise no error. Read the notes of `load`, and look at pictures before you train.
-# - Choose a random view once, and apply it to image and mask. Resize masks with the nearest pixel.
+# - Choose one random view for image and mask. Resize masks with the nearest pixel.
 # - Join tables by name and never by position. You need not pack again if a column arrives later.
 # - A column of measurements is a value and not a class, even if it contains whole numbers.
-# - Split by patient, or by whatever is new when the network is used. A random split tests the network on patients that it
-#   has seen.
+# - Split by patient, or by whatever is new when the network is used. If you split at random, the network is tested on
+#   patients that it has already seen.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -700,21 +718,21 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # <summary>Answer</summary>
 #
 # **(c)**. `ImageFolder` made a class of each folder, and it is easy to distinguish a photograph from a mask. Look at
-# `dataset.classes`. (a) With the ten species of section 3, the accuracy would begin at about 10 %. (b) This improves the
-# validation score, and not the training score.
+# `dataset.classes`. (a) If the classes were the ten species of section 3, the accuracy would begin at about 10 %. (b)
+# This would improve the validation score, but not the training score.
 #
 # </details>
 #
-# **2.** In every epoch, the validation score is far better than the training score. Validation uses a centre crop. What
-# do you look at first? (a) The learning rate. (b) Image and mask of a training batch. (c) The number of validation
-# images.
+# **2.** You train a segmentation network with random crops, and validate it with centre crops. In every epoch, the
+# validation score is far better than the training score. What do you look at first? (a) The learning rate. (b) Image and
+# mask of a training batch. (c) The number of validation images.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Draw them on top of each other. A centre crop is always the same for image and mask. A random crop is the same
-# only if it is chosen once for both. (a) The learning rate affects both scores. (c) A small validation set may be easier
-# by chance, but hardly by that much.
+# **(b)**. Draw the mask on top of the image. A centre crop has the same place in image and mask. A random crop has the
+# same place only if it is chosen once for both. (a) The learning rate affects both scores. (c) A small validation set may
+# be easier by chance, but hardly by that much.
 #
 # </details>
 #
