@@ -35,8 +35,8 @@ from helpers import figures, show, start, worksheet
 setup = start("02")
 
 # %% [markdown] id="recall"
-# > **Recall** (00). 256 processes import torch from a parallel file system. Why does it take so long until the first image is
-# > read, and what is the remedy?
+# > **Recall** (00). 256 processes import torch from a parallel file system. Why does it take so long until the first image
+# > is read, and what is the remedy?
 #
 # <details>
 # <summary>Answer</summary>
@@ -49,8 +49,8 @@ setup = start("02")
 # %% [markdown] id="walk" tags=["core"]
 # ## 1 · Walk once, write down what is there
 #
-# `sources.load` recognises the layout of a data set and searches its folders once. The result contains the manifest, and a
-# *store*, which reads the bytes of the samples. For the course's data, `setup.source` calls `sources.load`.
+# `sources.load` recognises the layout of a data set and searches its folders once. It returns the manifest, and a *store*,
+# which reads the bytes of the samples. For the course's data, we use `setup.source`, which calls `sources.load`.
 
 # %%
 from smallfiles import sources
@@ -64,11 +64,12 @@ manifest
 manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
-# Each row describes a sample. Its *path* is also its name, which is called the *key*. Its *target* is a label here, which is
-# the position of the class in a list of classes.
+# Each row describes one sample. The `path` is also the name of the sample, which is called its *key*. The `label` is the
+# *target* of the sample. It is the position of the class in a list of classes. `bytes` is the size of the file.
 #
-# We look at data in four layouts. Three of them are ways to distribute ImageNet: sorted into one folder per class, the
-# download from Kaggle, and the official tar files. The fourth is Flickr30K, whose photographs have captions.
+# The next cell loads the validation images of four data sets. Three of them are small copies of ImageNet in different
+# layouts. The first has one folder per class, the second is like the download from Kaggle, and the third consists of the
+# official tar files. The fourth data set is Flickr30K, whose photographs have captions.
 #
 # In which of the four does the path of a validation image contain its class or its caption?
 
@@ -80,14 +81,16 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only the paths in class folders contain the class. Each folder is named by a *wnid* such as `n01440764`, which is WordNet's
-# name of a class. The other three layouts need a second file. The download from Kaggle has a CSV file, the official tar files
-# need ImageNet's *development kit* (a separate archive), and Flickr30K has a file of captions.
+# Only the paths with class folders contain the class. Each of these folders is named by a *wnid* such as `n01440764`, which
+# is WordNet's name of a class. In the other three layouts, the classes or captions are in a separate file. The download
+# from Kaggle has a CSV file. The official tar files need ImageNet's *development kit*, which is another archive. Flickr30K
+# has a file of captions.
 #
-# The notes say what was guessed, repaired or skipped. For example, Flickr30K's file of splits does not list all images.
+# The lines that begin with `note:` say what `sources.load` guessed, repaired or skipped. For example, Flickr30K's file of
+# splits does not list all images.
 #
-# Flickr30K comes with its captions twice: once in `results.csv`, and once in a file whose name ends in `.token`. In one row
-# of `results.csv`, a delimiter is missing. We make a manifest from each file, and print its *set digest*, which is a
+# Flickr30K contains its captions twice, in `results.csv` and in a file whose name ends in `.token`. In one row of
+# `results.csv`, a delimiter is missing. We make a manifest from each file, and print its *set digest*, which is a
 # fingerprint of all paths and targets.
 #
 # Do the two files describe the same data set?
@@ -105,7 +108,8 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# A set digest identifies a data set. We shuffle the rows of one copy of the manifest, and change one label in another copy.
+# A set digest identifies a data set. We make two copies of the manifest. We shuffle the rows of the first copy, and change
+# one label in the second copy.
 #
 # Which copy still has the same set digest (prints `True`)?
 
@@ -117,11 +121,11 @@ changed = Manifest.from_columns(manifest.paths, [other, *labels[1:]])
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# Only the shuffled copy has the same set digest, because the digest depends on all paths and targets, but not on their order.
-# It does not depend on the names of the classes or on the bytes of the images. For the bytes, a packed file has a *content
-# digest* ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)).
+# Only the shuffled copy has the same set digest, because the digest depends on all paths and targets, but not on their
+# order. It does not depend on the names of the classes or on the bytes of the images. For the bytes, a packed file has a
+# *content digest* ([03.5](03_pack_arrow.ipynb#5-·-Kill-a-pack,-and-trust-what-is-there)).
 #
-# The manifest is one JSON file:
+# Now we save the manifest as a JSON file and look at its beginning:
 
 # %%
 path = setup.scratch / "train.json"
@@ -129,13 +133,15 @@ manifest.save(path)
 print(path.read_text()[:500])
 
 # %% [markdown]
-# A program that reads this file does not have to *walk*, which means to search through all folders. What does a walk cost? We
-# count its requests to the metadata server.
+# The file begins with a header. Below the header, each column of the manifest is a list with one entry per sample.
 #
-# ImageNet's training set has 1,281,167 images in 1,000 folders. A walk sends one request to list each folder. The answer
-# contains the names of all images in it. So a walk that collects only names sends about 1,000 requests.
+# A program that reads this file does not have to search through all folders. Such a search is called a *walk*. What does a
+# walk cost? We count its requests to the metadata server.
 #
-# > **Predict.** Another walk also asks for the size of each image. How many requests does it send?
+# ImageNet's training set has 1,281,167 images in 1,000 folders. To list a folder, a walk sends one request. The answer
+# contains the names of all images in that folder. So a walk that collects only names sends about 1,000 requests.
+#
+# > **Predict.** A second walk also asks for the size of each image. How many requests does it send?
 
 # %%
 guess = None  # your guess: requests of the walk with sizes
@@ -155,7 +161,8 @@ walks = {"walk, names and sizes": names_and_sizes}
 walks["walk, names only"] = lambda: list(os.walk(source.root))
 
 # %% [markdown]
-# The folded cell runs both walks here, counts their requests, and scales the counts to ImageNet.
+# The folded cell runs both walks on the course's small copy, counts their requests, and scales the counts to ImageNet. At
+# the end, it saves the number of files and folders of this copy for notebook 14.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -181,32 +188,35 @@ above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPa
 worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# A walk with sizes also sends one request for each image, so it sends 1.3 million requests. At 2 ms per request, one after
-# the other, this takes 43 minutes. A program that packs the images needs the sizes, and the manifest contains them.
-# (`sources.load` is faster, because it sends many requests at the same time.)
+# A walk with sizes sends one more request for each image, which makes about 1.3 million requests. If a request takes 2 ms
+# and the walk sends one after the other, this takes 43 minutes. A program that packs the images needs the sizes, and finds
+# them in the manifest.
 #
-# On this machine, Linux answers from its memory. How long do the two walks take, and how long does it take to read the
-# manifest?
+# On this machine, Linux answers the requests from its memory. How long do the two walks take here, and how long does it
+# take to read the manifest?
 
 # %%
 print(measure.compare({**walks, "read the manifest": lambda: Manifest.load(path)}, rounds=5))
 
 # %% [markdown]
-# Here, a walk for names may even be faster than reading the manifest. But such a walk finds no sizes, and it finds targets
-# only in class folders.
+# Here, the walk for names may be faster than reading the manifest. But this walk does not find the sizes, and it finds
+# targets only if the folders are named by class.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's development kit labels each validation image with an `ILSVRC2012_ID`, a number from 1 to 1000. Models from
-# torchvision, timm and Keras use other numbers. For them, the label of a class is the *rank* of its wnid, which is its
-# position among the 1,000 sorted wnids, counted from 0.
+# torchvision, timm and Keras use other numbers. For these models, the label of a class is the position of its wnid in the
+# sorted list of all 1,000 wnids, counted from 0. This position is called the *rank* of the wnid.
+#
+# The picture shows how to find the label of image 1. The development kit contains the ID of the image, and the wnid of each
+# ID. The rank of the wnid is the label.
 #
 # ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
 #
 # The folded cell makes two copies of the same synthetic pictures. One copy has the official layout with a development kit.
-# The other copy has folders named by wnid, so we know the right labels. Both have only 40 classes, so their numbers differ
-# from those in the picture.
+# In the other copy, the folders are named by wnid, so we know the right labels. Both copies have only 40 classes, so their
+# IDs and labels differ from those in the picture.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -225,8 +235,11 @@ print("IDs of images 1 to 5:   ", *ids[:5])
 print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
-# A colleague writes `label = ID - 1`. All labels are in the right range, so nothing fails. Then the colleague tests a perfect
-# model. It was trained with the ranks as labels, and it recognises every image.
+# The output shows IDs from the development kit, and the labels that `sources.load` made from them.
+#
+# A colleague writes `label = ID - 1` instead. All these labels are in the right range, so there is no error message. With
+# these labels, the colleague tests a perfect model. The model was trained with the ranks as labels, and it recognises every
+# image.
 #
 # > **Predict.** What accuracy does the test report: 90 %, 50 %, 2.5 % (chance among 40 classes), or less?
 
@@ -236,6 +249,9 @@ guess = None  # your guess: accuracy in percent
 # %% [markdown]
 # **Your turn.** Write the correct rule, as the picture shows it. `wnid_of` maps an ID to its wnid, and `in_order` is the
 # sorted list of wnids.
+#
+# The cell below yours compares the labels of three rules with the right labels. A perfect model predicts the right labels,
+# so the share of equal labels is the accuracy that the test reports.
 
 # %%
 wnid_of, in_order = devkit.wnid_of_id, sorted(devkit.wnid_of_id.values())
@@ -261,13 +277,13 @@ print(f"your guess for ID - 1: {guess}; chance of {len(by_folder.classes)} class
 #
 # </details>
 #
-# In these copies, no class has the same position in both orders. So with `ID - 1` all labels are wrong, and the reported
-# accuracy is 0 %. This is even below chance, and the model looks broken. Users of other projects have met this, too
-# ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# In these copies, no class has the same position in both orders. So with `ID - 1`, all labels are wrong, and the reported
+# accuracy is 0 %. This is even below chance. The model looks broken, but only the labels are wrong. Users of other projects
+# had this problem, too ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
-# To find out which order a manifest uses, look at images whose label you know. `check_label_order` does this with a few
-# images of the real ImageNet:
+# To find out which order a manifest uses, look at images whose label you know. `check_label_order` knows the labels of a
+# few images of the real ImageNet. We call it with images 1 to 4, first with their ranks as labels and then with their IDs:
 
 # %% tags=["slide"]
 names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
@@ -275,7 +291,8 @@ for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs
     print(labels, "→", imagenet.check_label_order(Manifest.from_columns(names, labels)))
 
 # %% [markdown]
-# The first labels are right. The second ones are IDs, which are counted from 1. For `ID - 1`, the answer is `devkit`.
+# `sorted` means that the labels are the ranks of the sorted wnids, so the first labels are right. The second labels are the
+# IDs from the development kit, which are counted from 1. For `ID - 1`, the answer would be `devkit`.
 #
 # You can now solve both tasks of [exercise 02](../exercises/02_describe_a_dataset.ipynb).
 
@@ -300,7 +317,8 @@ suspects = [
 ]
 
 # %% [markdown]
-# The folded cell reads each of them with `json.loads`. Below the result, it prints what `Manifest.load` says:
+# The folded cell reads each text with `json.loads`. Below the result, it prints what `Manifest.load` says about a file with
+# this text:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -323,15 +341,17 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# `json.loads` refuses only the last one, which is truncated. The other seven are valid JSON. `Manifest.load` refuses all
-# eight and says why.
+# `json.loads` refuses only the last one, which is truncated. The other seven are valid JSON, but they are wrong as
+# manifests. For example, the first one has two labels for the same image, and `json.loads` silently keeps the second label.
+# `Manifest.load` refuses all eight and says why.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# Up to Python 3.13, a DataLoader on Linux *forks* its workers. A forked worker shares all memory with the training process.
-# Linux copies a *page* of 4 kB only when one of the processes writes to it. Workers only read the list of samples, so it
-# seems that they need no memory for it. Is that true? We test it with a list like that of torchvision's `ImageFolder`:
+# Up to Python 3.13, a DataLoader on Linux *forks* its workers. At the start, a forked worker shares all memory with the
+# training process. Linux divides memory into *pages* of 4 kB, and copies a page only when one of the processes writes to
+# it. Workers only read the list of samples, so it seems that they need no memory for it. We test this with a list like that
+# of torchvision's `ImageFolder`:
 
 # %% tags=["slide"]
 from torch.utils.data import Dataset
@@ -347,8 +367,8 @@ class ListOfPaths(Dataset):
 
 
 # %% [markdown]
-# **Your turn.** The class `Yours` below keeps two lists, which still have one Python object per path. Replace the lists by
-# two Arrow arrays, which are called *columns*. `pa.array(values)` copies all values into a few buffers, and
+# **Your turn.** The class `Yours` below stores two lists. They still have one Python object per path. Replace the two lists
+# by two Arrow arrays, which are called *columns*. `pa.array(values)` copies all values into a few buffers, and
 # `array[i].as_py()` makes a Python object from the value at position `i`. Your class is correct if it returns the same
 # samples and contains no list.
 
@@ -365,7 +385,7 @@ class Yours(Dataset):
 
 
 # %% [markdown]
-# The folded cell contains our solution, the class `Columns`. It gives the samples of a large manifest to all three classes,
+# The folded cell contains our solution, the class `Columns`. It makes a data set of each class from the same long manifest,
 # and it checks yours:
 
 # %% jupyter={"source_hidden": true}
@@ -393,8 +413,8 @@ lists = any(isinstance(each, list | tuple | dict) for each in vars(datasets["you
 print(f"yours gives the same samples: {same}; contains no list: {not lists}")
 
 # %% [markdown]
-# How do we see what a worker has copied? When a worker writes to a shared page, it gets a copy of the page that no other
-# process uses. Linux counts such pages as `Private_Dirty`:
+# How do we see what a worker has copied? When a worker writes to a shared page, it gets its own copy of this page. Linux
+# counts these private copies as `Private_Dirty`:
 
 # %%
 from pathlib import Path
@@ -409,15 +429,15 @@ def private_mb():
 # %% [markdown]
 # Now each of four workers reads a quarter of the samples, in random order.
 #
-# > **Predict.** How much of the list has each worker copied in the end: almost nothing, a quarter, or nearly all? Give your
-# > guess in megabytes. The folded cell above printed the size of the list.
+# > **Predict.** How much of the list of paths has each worker copied in the end: almost nothing, a quarter, or nearly all?
+# > Give your guess in megabytes. The folded cell above printed the size of the list.
 
 # %%
 guess = None  # your guess: megabytes per worker, for the list of paths
 
 # %% [markdown]
-# The folded cell runs four workers with each of the three classes, and draws what each worker has copied. Python's garbage
-# collector also writes to objects, so we turn it off to see the effect of the reads alone.
+# The folded cell runs four workers with each of the three classes, and draws how much memory each worker has copied.
+# Python's garbage collector also writes to objects, so we turn it off in the workers.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import numpy as np
@@ -446,24 +466,28 @@ show.say(
 )
 
 # %% [markdown]
-# In the end, each worker has copied nearly the whole list, because reading also writes. Python counts the references to each
-# object *in the object*. When a worker reads a path, it changes this count, so Linux copies the whole page:
+# In the end, each worker has copied nearly the whole list, although it read only a quarter of the samples. The reason is
+# that reading also writes. Python counts the references to each object, and it stores this count *in the object*. When a
+# worker reads a path, the count changes, so Linux copies the whole page:
 #
 # ```text
-#                          a page of 4 kB: count and path of dozens of objects
-# worker 1 and 2 share     | 1  path A | 1  path B | 1  path C | …
+#                          a page of 4 kB: reference count and path of dozens of objects
+# workers 1 and 2 share    | 1  path A | 1  path B | 1  path C | …
 #
 # worker 1 reads path B    | 1  path A | 2  path B | 1  path C | …      its own copy
 # worker 2                 | 1  path A | 1  path B | 1  path C | …      the old page
 # ```
 #
-# A page contains dozens of paths. So a few random reads copy much of the list, and this looks like a memory leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A column, as in a `Manifest`, has no object per path, so
-# reading does not write to it.
+# A page contains dozens of paths. So a quarter of the paths, in random order, is enough to copy nearly all pages, and even
+# a few reads copy much of the list. This looks like a memory leak
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
+#
+# A column has no object per path, so reading a path does not write to the column. A `Manifest` also consists of columns. If
+# your class passed the check, its bar is as short as ours.
 #
 # Workers can also be *spawned*. A spawned worker is a new Python process, so it shares no memory with the training process.
-# The data set is *pickled*: it is converted to bytes, which are sent to each worker. From Python 3.14 on, this happens by
-# default, because the training process no longer forks its workers.
+# Instead, the data set is *pickled*, which means that it is converted to bytes, and these bytes are sent to each worker.
+# From Python 3.14 on, the data set is pickled by default, because the training process no longer forks its workers.
 #
 # How many megabytes are sent to 8 workers for the list of paths, and how many for columns?
 
@@ -475,10 +499,11 @@ for name, dataset in datasets.items():
     print(f"{name:14} {sent / 1e6:6.1f} MB for 8 workers")
 
 # %% [markdown]
-# About as many bytes are sent for columns as for the list. So columns help *forked* workers, but they do not reduce what is
-# sent to other workers.
+# About as many bytes are sent for columns as for the list. So columns save memory in *forked* workers, but they do not
+# reduce what is sent to spawned workers.
 #
-# To start a worker also takes memory and time. The folded cell measures both, for forked and for spawned workers.
+# It also takes memory and time to start a worker. The folded cell measures both, for forked and for spawned workers. The
+# data set is a short or a long list of paths.
 
 # %% jupyter={"source_hidden": true}
 import time
@@ -507,23 +532,26 @@ for method, workers, length in [(m, n, k) for m in ("fork", "spawn") for n, k in
     print(f"{method:5} {workers} × {memory:4.0f} MB, started after {seconds:5.2f} s, with {length:7,} paths")
 
 # %% [markdown]
-# Each line shows the number of workers and the memory that a worker does not share. A spawned worker imports PyTorch again,
-# so it needs a few hundred megabytes before it reads its first sample. It takes seconds to start. Each spawned worker also
-# has its own copy of the list. At the start, a forked worker shares almost all of its memory.
+# Each line shows the number of workers, the memory that a worker does not share, and the time until all workers have sent a
+# sample. At the start, a forked worker shares almost all of its memory. A spawned worker imports PyTorch again. So it takes
+# seconds to start, and it needs a few hundred megabytes before it reads its first sample. With the long list, it needs
+# more, because each spawned worker has its own copy of the list.
 #
-# So keep the paths in columns. Set `multiprocessing_context="fork"`, as the loaders of notebook 08 do, unless the workers use
-# CUDA, which forked workers cannot. Start the workers once (`persistent_workers=True`), not in each epoch.
+# So keep the paths in columns. Set `multiprocessing_context="fork"`, as notebook 08 does. Only workers that use CUDA must
+# not be forked. Start the workers once (`persistent_workers=True`), not in each epoch.
 
 # %% [markdown] id="divide" tags=["optional"]
 # ## 6 · Divide it
 #
-# *Optional, 5 minutes.* A job with several GPUs has several processes, and each of them trains with a part of the manifest's
-# rows. Here you see why the loaders of notebook 08 shuffle the rows first.
+# *Optional, 5 minutes.* A job with several GPUs has several processes. Each process trains with a part of the manifest's
+# rows.
 #
-# `split_off` sets the same share of each class aside for validation. The other rows are divided among the processes.
+# First, `split_off` sets the same share of each class aside for validation. We divide the other rows among four processes
+# in two ways. *In one piece* means that each process gets one contiguous quarter of the rows. *In turn* means that the rows
+# are dealt like cards, so each process gets every fourth row.
 #
-# > **Predict.** A walk finds the images class by class. Each of four processes gets a quarter of the rows. How many of the
-# > ten classes does a process see if its quarter is one contiguous piece? And if it gets every fourth row?
+# > **Predict.** A walk finds the images class by class. How many of the ten classes does each process see if it gets its
+# > rows in one piece? And how many if it gets them in turn?
 
 # %%
 guess = None, None  # your guess: classes in one piece, classes in turn
@@ -564,9 +592,9 @@ with styled():
 show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 
 # %% [markdown]
-# If each process gets one piece, it sees only a few classes. If the rows are dealt in turn, each process sees all classes.
-# But it sees one class after the other, and all processes see the same class at the same time. So in each epoch, a loader
-# first shuffles all rows, and then deals them to the processes ([08](08_keep_the_gpu_fed.ipynb)).
+# If each process gets its rows in one piece, it sees only a few classes. If the rows are dealt in turn, each process sees
+# all classes. But it sees one class after the other, and all processes see the same class at the same time. So in each
+# epoch, a loader first shuffles all rows, and then deals them to the processes ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -577,8 +605,9 @@ show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job, and keep it next to the data. Nobody reads notes in a job log, so `strict` turns
-# incomplete samples and stray files into errors. Guesses and repairs are still only notes. This is the command for your job:
+# Make the manifest once, in a job, and keep it next to the data. Nobody reads notes in a job log. So set `strict`, which
+# turns incomplete samples and stray files into errors. Guesses and repairs are still only notes. This is the command for
+# your job:
 
 # %%
 config = sources.ManifestConfig(split=manifest.split or None, strict=True)
@@ -590,10 +619,11 @@ show.command(config, "imagenet", "train.json")
 #
 # - Labels and captions are in the names of folders, or in separate files.
 # - Two manifests with the same set digest list the same samples and targets, in any order.
-# - A label is the rank of the wnid among all sorted wnids, and never `ID - 1`. Check a manifest with images whose label you
-#   know.
+# - The label of an ImageNet class is the rank of its wnid among all sorted wnids, and never `ID - 1`. Check a manifest with
+#   images whose label you know.
 # - A file can be valid JSON and still be wrong.
-# - Forked workers copy Python objects when they read them, but not columns. Spawned workers get a copy of the whole data set.
+# - Forked workers copy Python objects when they read them, but they do not copy columns. Each spawned worker gets a copy of
+#   the whole data set.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -604,8 +634,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. In the end, each of the 32 workers has a copy of nearly the whole list. (a) is one copy of the list. (b) is what
-# the 4 processes have before any worker starts. If the workers shared the list, nothing would be added.
+# **(c)**. In the end, each of the 32 workers has a copy of nearly the whole list. (a) is one copy of the list. (b) is the
+# memory that the 4 processes need before any worker starts. If the workers shared the list, the memory would not grow.
 #
 # </details>
 #
@@ -615,8 +645,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The accuracy is below chance (0.1 %), because with `ID - 1` correct predictions are scored as wrong. (a) The
-# weights work for your colleague. (c) A wrong normalisation lowers the accuracy, but not below chance.
+# **(b)**. With `ID - 1` as labels, correct predictions are counted as wrong, so the accuracy is below chance (0.1 %). (a)
+# The weights work for your colleague. (c) A wrong normalisation lowers the accuracy, but not below chance.
 #
 # </details>
 #

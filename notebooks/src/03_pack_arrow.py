@@ -450,8 +450,8 @@ else:
 # images this way.
 #
 # Each worker should open the file itself, when it reads its first image. Workers that share an open file also share its
-# position. pyarrow does not use this position, because with each read it says where to begin. HDF5 does use it, so its workers
-# can return wrong images if they share an open file (notebook 04).
+# position. pyarrow does not use this position, because with each read it says where to begin. Some builds
+# and drivers of HDF5 do use it, so their workers can return wrong images if they share an open file (notebook 04).
 #
 # **Your turn.** This `Dataset` opens the file again for each image. Change its `if` so that each process opens the file
 # exactly once. `self.process` is the number of the process that has opened the file, and `os.getpid()` returns the number

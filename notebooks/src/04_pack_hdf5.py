@@ -4,8 +4,8 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 400 synthetic images
 #
 # Nearly every cluster has HDF5, and many data sets are already stored in it. But there are several ways to store images in
-# an HDF5 file, and with some of them, a training reads ten times as many bytes as it needs. And if a PyTorch `Dataset`
-# opens the file before its workers start, the workers can return wrong images, and no error is raised.
+# an HDF5 file, and with some of them, a training reads about ten times as many bytes as it needs. There is a second problem.
+# If a PyTorch `Dataset` opens the file before its workers start, the workers can return wrong images, and no error is raised.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -44,8 +44,9 @@ setup = start("04")
 # <details>
 # <summary>Answer</summary>
 #
-# Reading a Python object changes its reference count. So Linux copies the page on which the object is stored into the memory
-# of the worker. A column of Arrow or NumPy has no reference counts for its values, so nothing is copied.
+# Reading a Python object changes its reference count, which is stored in the object itself. So Linux must give the worker its
+# own copy of the memory page that contains the object. The values in a column of Arrow or NumPy have no reference counts, so
+# nothing is copied when a worker reads them.
 #
 # </details>
 
@@ -122,7 +123,7 @@ for path in (vlen, blob):
             print(path.name, name, item.shape, item.dtype)
 
 # %% [markdown]
-# > **Predict.** An image has about 100 kB. How many bytes does a row of `images` occupy in the array itself?
+# > **Predict.** An image has about 100 kB. How many bytes does one row take up in the array `images`?
 
 # %%
 guess = None  # your guess, bytes per row: for example 100_000
@@ -135,10 +136,10 @@ with h5py.File(vlen) as file:
     print(f"image 7 has {len(image):,} bytes")
 
 # %% [markdown]
-# A row occupies only 16 bytes, which contain a length and an address. The image itself is somewhere else in the file, in a
+# A row takes up only 16 bytes, which contain a length and an address. The image itself is somewhere else in the file, in a
 # *heap*. So HDF5 must follow the address before it can read the image.
 #
-# In the blob there is no address to follow. Image 7 is the slice of `data` from one entry of `offsets` to the next.
+# In the blob, there is no address to follow. Image 7 is the slice of `data` from one entry of `offsets` to the next.
 #
 # **Your turn.** Change the marked line so that the cell prints `True`:
 
@@ -157,15 +158,16 @@ with h5py.File(blob) as file:
 #
 # </details>
 #
-# The picture compares the two files:
+# The picture compares the two files. In the upper file, each image is found through a reference, which is its row of 16
+# bytes. In the lower file, two offsets are enough.
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
 #
-# *Optional, 5 minutes.* Both functions above turn the bytes of a file into an array with `np.frombuffer(data, np.uint8)`.
-# Many scripts on the internet write `np.array(list(data))` instead. The result is the same.
+# *Optional, 5 minutes.* Both functions above turn the bytes of an image into an array with `np.frombuffer(data, np.uint8)`.
+# Many scripts on the internet write `np.array(list(data), np.uint8)` instead. The resulting array is the same.
 #
 # How much memory does each of the two lines allocate for an image of about 100 kB? The *folded* cell measures it with
 # Python's `tracemalloc`.
@@ -175,22 +177,23 @@ import tracemalloc
 
 data = samples[7].data
 ways = {
-    "np.array(list(data))": lambda: np.array(list(data), np.uint8),
-    "np.frombuffer(data)": lambda: np.frombuffer(data, np.uint8),
+    "np.array(list(data), np.uint8)": lambda: np.array(list(data), np.uint8),
+    "np.frombuffer(data, np.uint8)": lambda: np.frombuffer(data, np.uint8),
 }
 for name, make in ways.items():
     tracemalloc.start()
     make()
-    print(f"{name:20} allocates {tracemalloc.get_traced_memory()[1]:,} bytes for an image of {len(data):,}")
+    print(f"{name:30} allocates {tracemalloc.get_traced_memory()[1]:,} bytes for an image of {len(data):,}")
     tracemalloc.stop()
 
 # %% [markdown]
 # `list(data)` makes a list with an entry of 8 bytes for each byte of the image. NumPy then copies this list into an array,
-# entry by entry. `np.frombuffer` copies nothing, because it only describes the bytes that are already there. On our machine
-# it was 5,000 to 15,000 times faster.
+# entry by entry. Together, the list and the array are about nine times as large as the image. `np.frombuffer` copies
+# nothing, because it only describes the bytes that are already there. On our machine, `np.frombuffer` was 5,000 to 15,000
+# times faster.
 #
-# A conversion also writes the bytes into a file, so it gains less. The *folded* cell writes 60 images with each layout, and
-# once from lists. (Section 3 explains *gzip chunks*.)
+# A whole conversion gains less than that, because it also writes the bytes into a file. The *folded* cell writes 60 images
+# with each layout. It also writes a `vlen` file whose rows are built from lists. (Section 3 explains *gzip chunks*.)
 
 # %% jupyter={"source_hidden": true}
 few, out = samples[:60], setup.scratch / "write.h5"
@@ -216,6 +219,10 @@ title = f"Rows that are built from lists are written {float(f'{lists:.2g}'):g} t
 written = {name: wrote.rates_per_s(name) for name in ways}
 figures.bars(written, title, x="images written per second", note="into the page cache, not synced", **colours)
 
+# %% [markdown]
+# Compare the two bars of `vlen`. Both conversions store the same images. The conversion with lists spends most of its time on
+# the lists, and not on writing.
+
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
@@ -223,26 +230,28 @@ figures.bars(written, title, x="images written per second", note="into the page 
 # into pieces of equal size, and each piece can be compressed. Only a chunked array can grow.
 #
 # `write_blob` wrote a contiguous array. Now we write the same images in chunks of 1 MiB, without compression (*raw chunks*)
-# and with gzip. Then we compare the *read factor*. It is the number of bytes that HDF5 reads from the file, divided by the
-# number of bytes that the training gets.
+# and with gzip. Then we compare the layouts by their *read factor*. This is the number of bytes that HDF5 reads from the
+# file, divided by the number of bytes that the training gets.
 #
 # > **Predict.** A training reads images of about 100 kB in random order. What is the read factor with chunks of 1 MiB?
 
 # %%
 guess = None  # your guess, read factor: for example 1, 2, or 10
 
+# %% [markdown]
+# The next cell writes the two chunked files. It also sets `cache_bytes`, the size of the cache in which HDF5 keeps chunks
+# that it has read. We choose a cache with room for one chunk only, because a larger cache could contain much of our small
+# file. In the large file of a real training, a random read hardly ever finds its chunk in the cache.
+
 # %%
 chunk_bytes = 1 << 20  # 1 MiB; change me later
 cache_bytes = 1 << 20  # change me later
-layouts = {"vlen": vlen, "blob": blob}  # and the same images in chunks:
+layouts = {"vlen": vlen, "blob": blob}  # the two files from section 1
 for name, compression in {"raw chunks": None, "gzip chunks": "gzip"}.items():
     layouts[name] = setup.scratch / f"{name}.h5"
     write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
 
 # %% [markdown]
-# `cache_bytes` is the size of HDF5's cache for chunks. We allow only one chunk, because in the large file of a real
-# training, a random read hardly ever finds its chunk in the cache.
-#
 # The *folded* cell defines `reader_of`, which returns a function that reads one sample from any of these files.
 
 
@@ -292,15 +301,13 @@ for name, path in layouts.items():
 # %% tags=["slide"] jupyter={"source_hidden": true}
 size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
 how = {"note": "random reads through a Python file", "counted": True, **colours}
-title = (
-    f"With chunks of {size}, HDF5 reads about {read_factor['raw chunks']:.2g} times the size of an image"
-)
+title = f"With chunks of {size}, HDF5 reads about {read_factor['raw chunks']:.2g} times the size of an image"
 figures.bars(read_factor, title, x="read factor: bytes read per byte delivered", guess=guess, **how)
 
 # %% [markdown]
 # HDF5 reads a chunk as a whole, and keeps it in its cache. A chunk is about ten times as large as an image, so the read
-# factor is about 10. The blob needs one read of exactly the right size. `vlen` needs up to three reads for each image,
-# because HDF5 also reads the row and the head of the heap.
+# factor of both chunked files is about 10. In the blob, each image needs one read of exactly the right size. In the `vlen`
+# file, an image needs up to three reads, because HDF5 also reads the row and the head of the heap.
 #
 # Smaller chunks waste fewer bytes. What do they cost instead?
 #
@@ -323,8 +330,8 @@ figures.bars(read_factor, title, x="read factor: bytes read per byte delivered",
 # ### Small samples
 #
 # Contiguous arrays have a trap, too. The *folded* cell stores samples of only 10 kB in such an array. It reads them through
-# HDF5, and then with `os.pread`, the system call that reads at a given position. It prints the read factors, if the system
-# counts bytes.
+# HDF5, and then with `os.pread`, the system call that reads at a given position. It prints both read factors. (It prints
+# nothing if your system does not count the bytes that are read.)
 
 # %% jupyter={"source_hidden": true}
 small, size = setup.scratch / "small.h5", 10_000
@@ -343,11 +350,12 @@ with h5py.File(small) as file, small.open("rb") as plain:
             print(f"{name}: read factor {calls['bytes'] / (size * len(order)):.1f}")
 
 # %% [markdown]
-# If a slice is smaller than 64 KiB, HDF5 reads 64 KiB anyway, which is more than six times 10 kB.
+# If a slice of a contiguous array is smaller than 64 KiB, HDF5 reads 64 KiB anyway. This is more than six times as much as
+# our 10 kB. `os.pread` reads only the sample.
 #
 # So if your samples are small, store them in a blob, but do not read it through HDF5. Ask HDF5 once at which byte of the
 # file the blob begins (`data.id.get_offset()`), add the offset of the sample, and read with `os.pread`. The reader of the
-# toolbox does this.
+# toolbox does the same.
 #
 # ### Time
 #
@@ -359,8 +367,8 @@ with h5py.File(small) as file, small.open("rb") as plain:
 slowest = None  # your guess: "vlen", "blob", "raw chunks", or "gzip chunks"
 
 # %% [markdown]
-# The *folded* cell hashes the images in random order, measures how many images per second each layout delivers, and notes
-# the fastest layout on your worksheet.
+# The *folded* cell reads the images in random order, and computes a hash of each image, so that every byte is used. It
+# measures how many images per second each layout delivers, and notes the fastest layout on your worksheet.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -386,8 +394,9 @@ how = {"note": "random reads, warm cache", "log": True, **colours}
 figures.bars(rates, title, x="images per second", guess=slowest, **how)
 
 # %% [markdown]
-# Gzip chunks are the slowest, because HDF5 must decompress at least one whole chunk for each image. Raw chunks are also
-# read as a whole, so ten times as many bytes are copied. `vlen` follows addresses and copies each image once more.
+# Gzip chunks are the slowest, because HDF5 must decompress at least one whole chunk for almost every image. Raw chunks are
+# also read as a whole, so HDF5 copies about ten times as many bytes as from the blob. In the `vlen` file, HDF5 follows an
+# address for each image, and it copies each image one more time.
 #
 # So store samples in a contiguous blob, unless the array must be able to grow.
 #
@@ -414,8 +423,8 @@ os.close(descriptor)
 
 # %% [markdown]
 # The parent has read nothing, and yet its position has moved. Now imagine two workers. Worker 1 moves the position to image
-# A (this is called a *seek*). Before it reads, worker 2 moves the shared position to image B. Then worker 1 reads bytes of
-# image B.
+# A (this is called a *seek*). Before worker 1 reads, worker 2 moves the shared position to image B. So worker 1 reads bytes
+# of image B.
 #
 # A common first version of a `Dataset` opens the file in the parent:
 
@@ -438,8 +447,8 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# The *folded* cell computes the right hash of each image. `count_wrong` reads 2,000 random samples through a DataLoader,
-# and counts how many have a wrong hash.
+# How can we tell that a sample is wrong? The *folded* cell computes the right hash of each image. In the cell after it,
+# `count_wrong` reads 2,000 random samples through a DataLoader, and counts how many have another hash.
 
 # %% jupyter={"source_hidden": true}
 truth = [xxhash.xxh3_64_intdigest(sample.data) for sample in samples]
@@ -467,8 +476,8 @@ def count_wrong(dataset, workers=2):
 #
 # | driver | how it reads | uses the shared position |
 # |---|---|---|
-# | the default | usually with `pread`, which says with each read where to begin | no |
-# | `stdio` | it first seeks, and then reads | yes |
+# | the default | usually with `pread`, and each call says where to begin | no |
+# | `stdio` | with a seek, and then a read | yes |
 #
 # > **Predict.** We try both drivers, each with 0 and with 2 workers. Which of these four runs return wrong samples?
 
@@ -480,7 +489,8 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers, some samples are wrong, and the read reports no error. Chance decides how many. (If you see
+# Only the run with `stdio` and two workers returns wrong samples, and the read reports no error. With 0 workers, no other
+# process moves the position, and the default driver does not use it. Chance decides how many samples are wrong. (If you see
 # none, run the cell again.)
 #
 # h5py from PyPI uses `pread`, but the h5py of your cluster may have been built differently. So the same program can be
@@ -496,7 +506,7 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 #
 # ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# The usual advice is to open the file in the worker, when it reads its first sample.
+# The usual advice is to open the file in the worker, when the worker reads its first sample:
 
 
 # %%
@@ -526,7 +536,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
 # This advice is not sufficient. Many programs look at one sample before the training begins, for example to find its shape.
 # Then the file is open in the parent when the workers are forked.
 #
-# The next cell does this. Then each worker opens the file itself. Are all samples right?
+# In the next cell, the parent looks at one sample. Then each worker opens the file itself. Are all samples right?
 
 # %%
 dataset = OpenedInWorker(blob, driver="stdio")
@@ -537,19 +547,21 @@ dataset.close()
 
 # %% [markdown]
 # In most runs, samples are wrong again. HDF5 keeps a table of its open files, and the fork copies this table. If a worker
-# opens the same file, HDF5 finds it in the table. So it returns the parent's open file, with its shared position.
+# opens the same file, HDF5 finds it in the table. Then HDF5 does not open the file again, but uses the parent's open file,
+# with its shared position.
 #
 # **Your turn.** Let the parent close the file before the workers start, and run the cell again.
 #
 # <details>
 # <summary>What you see</summary>
 #
-# No sample is wrong.
+# No sample is wrong. The file is no longer in the table, so HDF5 opens it again in each worker.
 #
 # </details>
 #
 # You can see the cause. A process knows each open file by a number, its *descriptor*. The *folded* cell lists the
-# descriptors of one file, in the parent and in a worker that has just opened the file.
+# descriptors of one file, in the parent and in a worker that has just opened the file. It does this twice, first while the
+# file is open in the parent, and then after the parent has closed it.
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -589,7 +601,7 @@ dataset.close()  # change me: without this line, pickling fails
 len(pickle.dumps(dataset))
 
 # %% [markdown]
-# The copy has only a few kilobytes, because it contains no images.
+# The number is the size of the copy in bytes. The copy is small, because it contains the path and the offsets, but no images.
 #
 # You can now solve task 4 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
@@ -599,10 +611,10 @@ len(pickle.dumps(dataset))
 # *Optional, 5 minutes.* HDF5 locks each file that it opens. The lock prevents one process from reading a file while another
 # process is writing to it.
 #
-# This notebook opens the file, first for reading (`r`) and then for writing (`r+`). Each time, another process tries to
-# read the file, and then to write to it. Which of these four attempts succeed?
+# This notebook opens the file, first for reading (`r`) and then for writing (`r+`). Each time, another process tries to open
+# it for reading, and then one more process tries to open it for writing. Which of these four attempts succeed?
 #
-# The *folded* cell starts the other processes.
+# The *folded* cell makes these attempts. It adds two attempts with locking switched off, before and after h5py is imported.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -629,12 +641,12 @@ for held in ("r", "r+"):
             print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Only the first of the four succeeds. Several processes may read at the same time, but a writer needs the file for itself.
-# So "unable to lock file" means that another process is using the file.
+# Only the first of the four attempts succeeds. Several processes may read at the same time, but a writer needs the file for
+# itself. So "unable to lock file" means that another process is using the file.
 #
 # If nobody writes to the file any more, you may switch locking off. `h5py.File(path, locking=False)` does it for one file.
-# The variable `HDF5_USE_FILE_LOCKING=FALSE` does it for a whole program. But, as the last two lines show, you must set it
-# before h5py is imported.
+# The environment variable `HDF5_USE_FILE_LOCKING=FALSE` does it for a whole program. But you must set it before h5py is
+# imported, as the last two lines of the output show.
 #
 # <details>
 # <summary>Other messages about locks</summary>
@@ -656,7 +668,8 @@ for held in ("r", "r+"):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command packs your images into a blob, which is the default layout. `slurm/submit SITE 04_pack_hdf5` runs it as a job.
+# The next cell shows the command that packs your images into a blob, which is the default layout.
+# `slurm/submit SITE 04_pack_hdf5` runs this command as a job.
 
 # %%
 show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "train.h5")
@@ -665,7 +678,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # ## Key points
 #
 # - A variable-length row contains only a length and an address. In a blob, an image is a slice between two offsets.
-# - Write `np.frombuffer(data, np.uint8)`, and never `np.array(list(data))`.
+# - Write `np.frombuffer(data, np.uint8)`, and never `np.array(list(data), np.uint8)`.
 # - HDF5 reads compressed chunks as a whole, and raw chunks, too, if they fit into its cache. Compression hardly shrinks
 #   JPEG images, so store them in a contiguous array.
 # - Open the file in the worker, and make sure that it is closed in the parent when the workers start.
@@ -682,8 +695,8 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <summary>Answer</summary>
 #
 # **(b)**. If workers share a file position, a few images do not belong to their labels. Nothing fails, because all images
-# have the same size, and the loss still decreases. (a) Each worker has its own seed, and that gives other views of the
-# images, not worse ones. (c) The parent shuffles, so the order does not depend on the number of workers.
+# have the same size, and the loss still decreases. (a) With workers, the augmentation uses other seeds. The views of the
+# images are different then, but not worse. (c) The parent shuffles, so the order does not depend on the number of workers.
 #
 # </details>
 #

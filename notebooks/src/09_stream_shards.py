@@ -44,7 +44,7 @@ setup = start("09")
 
 # %% [markdown]
 # The *folded* cell starts a real S3 server on this machine, stores 1,500 tiny photos in it, and puts the access keys of the
-# server into environment variables. It prints only the names of these variables.
+# server into environment variables.
 #
 # All requests pass through `line`, which plays the role of the network. It can delay requests and break connections, and it
 # counts requests and bytes.
@@ -77,7 +77,7 @@ for name in ("no_proxy", "NO_PROXY"):  # a proxy of your site does not reach thi
 # <summary>Answer</summary>
 #
 # It pays off after 60 / 20 = 3 epochs. It never pays off if the storage already delivers samples faster than the GPUs train
-# on them. Then a copy makes no epoch shorter.
+# on them. Then a copy does not make any epoch shorter.
 #
 # </details>
 
@@ -151,11 +151,10 @@ show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.
 # The object must be larger than 16 MB. Waiting takes a tenth of the time if receiving the bytes takes the other nine
 # tenths, which is 9 × 20 ms = 180 ms. At 90 MB/s, 16 MB arrive in 180 ms.
 #
-# Much smaller objects spend nearly all of the time waiting. If a program sends one request after the other, it gets at most
-# 1 / 20 ms = 50 objects per second. With images of 100 kB, this is 5 MB/s, however fast the network is.
+# For much smaller objects, nearly all of the time is waiting. If a program sends one request after the other, it gets at
+# most 1 / 20 ms = 50 objects per second. With images of 100 kB, this is 5 MB/s, however fast the network is.
 #
-# So far, we have only computed this. The *folded* cell measures it. It reads objects of six sizes from our server, first
-# without added latency and then with 20 ms.
+# The *folded* cell checks this with our server. It reads objects of six sizes, without added latency and with 20 ms.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -189,8 +188,8 @@ figures.lines(lines, title, **axes, ideal=guide)
 # With 20 ms of latency, small objects stay below the grey line of 50 objects per second. Only large objects use the network
 # well, because one wait fetches many bytes.
 #
-# There are two remedies. You can store shards instead of images ([05](05_shard_a_dataset.ipynb)), so that each request
-# fetches more bytes. And you can send several requests without waiting for the first answer (section 4).
+# There are two remedies. Store shards instead of images ([05](05_shard_a_dataset.ipynb)), and send several requests without
+# waiting for the first answer (section 4).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
@@ -220,12 +219,11 @@ for workers in (1, 8):  # change me
     print(f"{workers} in flight: {moved.objects} objects, {sent} requests in {moved.seconds:.1f} s")
 
 # %% [markdown]
-# Both pushes send the same number of requests, but the second push is faster. Its requests wait in groups of eight. The
-# eight requests of a group wait at the same time, so together they wait 50 ms instead of 400 ms.
+# Both pushes send the same number of requests, but the second push is faster. Eight requests now wait at the same time, so
+# together they wait 50 ms instead of 400 ms.
 #
-# Still, the second push is not eight times as fast. Transferring the bytes takes time, too, and some requests cannot be
-# sent together with others. At the start, `push` must ask which objects exist already. At the end, it lists what has
-# arrived, and then it writes one more object.
+# The second push is not eight times as fast, because some requests must be sent alone. At the start, `push` asks which
+# objects exist already. At the end, it lists what has arrived, and then it writes one more object.
 #
 # This last object is the *manifest object*, `smallfiles.json`. It names all other objects with their digests. Why is it
 # written last? To find out, the *folded* cell starts a new push, and kills it when about half of the objects have arrived.
@@ -267,12 +265,11 @@ print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; no
 # the number comes from our `ls`, which looked for the manifest object and did not find it. A program that trains on all
 # objects in the list would train on half of the data, without an error.
 #
-# Our reader looks for the manifest object first, and refuses to open a data set without it. This is why `push` writes the
-# manifest object last. Once it exists, all other objects exist, too. The second push sent only the objects that were
-# missing, and then the manifest object.
+# Our reader looks for the manifest object first, and refuses to open a data set without it. So `push` writes the manifest
+# object last. Once it exists, all other objects exist, too. The second push sent only the objects that were missing.
 #
-# Listings have one more trap. **Your turn.** The folded cell at the top of this notebook stored 1,500 photos, but the next
-# cell lists only 1,000 of them. Change the marked line so that it lists all photos:
+# Listings have one more trap. **Your turn.** The folded cell at the top stored 1,500 photos, but the next cell lists only
+# 1,000 of them. Change the marked line so that it lists all photos:
 
 # %% tags=["slide"]
 listed, names, more = client.list_objects_v2(Bucket="course", Prefix="photos/"), [], True
@@ -329,8 +326,7 @@ print(
 )
 
 # %% [markdown]
-# Two requests are enough, and only about a quarter of the shard travels. Nearly all of these bytes are the image itself,
-# because the index and the HTTP headers are small.
+# Two requests are enough, and only about a quarter of the shard travels. Nearly all of these bytes are the image itself.
 #
 # The reader of the toolbox fetches all indexes when it opens the data set. After that, it needs only one request for an
 # image:
@@ -366,14 +362,13 @@ print(f"{packed.samples} images: {by_shard} requests for whole shards, {by_range
 
 # %% [markdown]
 # Image by image, the program waits once for each image and once for each index. Shard by shard, it waits only 16 times. For
-# ImageNet in shards of 1,000 images, this would be 1.28 million waits instead of 1,282. So read single images by range, and
-# read epochs by shard.
+# ImageNet in shards of 1,000 images, it would wait 1.28 million times image by image, and 1,282 times shard by shard. So
+# read single images by range, and read epochs by shard.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 4 · Keep requests in flight
 #
-# Even if a program reads whole shards, it waits for each of them. But a reader that streams shards knows which shards come
-# next. So it can request them before it needs them.
+# A reader that streams shards knows which shards come next. So it can request them before it needs them.
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
@@ -419,8 +414,8 @@ print(measure.compare(ways, rounds=2, unit="shards"))
 # Each request waits 50 ms. So one request at a time delivers at most 20 shards per second, and four in flight deliver at
 # most 80. The measured numbers are lower, because receiving the bytes takes time, too.
 #
-# This function has one weakness. `pool.map` requests all shards as fast as it can, even if the program has not used the
-# earlier shards yet. If training is slower than the network, a whole epoch piles up in memory.
+# But `pool.map` goes on requesting shards, even if the program has not used the earlier shards yet. If training is slower
+# than the network, a whole epoch piles up in memory.
 #
 # The reader of the toolbox requests only the next `in_flight` shards. We open it twice, with 1 and with 8 shards in flight,
 # and make a loader from each reader:
@@ -448,9 +443,8 @@ def epoch(loader):
 #
 # </details>
 #
-# Does it matter whether images or shards are in flight? To compare them, the *folded* cell first stores each image as an
-# object of its own. Then it reads images with 1 and with 8 requests in flight, and shards with 1 and with 8 requests in
-# flight. The added latency grows from 1 to 50 ms.
+# The *folded* cell stores each image as an object of its own, too. Then it reads in four ways, with 1 or 8 images in
+# flight, and with 1 or 8 shards in flight. It does this with 1, 5, 20 and 50 ms of added latency.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 from statistics import median
@@ -488,8 +482,8 @@ figures.lines(
 
 # %% [markdown]
 # With 8 shards in flight, the reader waits 2 times per epoch instead of 16 times. It is not 8 times as fast, because
-# receiving the bytes and checking their digests still takes time. And the lower lines show that requests in flight do not
-# replace shards. Reading single images is slower than reading shards with the same number of requests in flight.
+# receiving the bytes and checking their digests still takes time. With equally many requests in flight, single images are
+# slower than shards, because each wait fetches only one image.
 #
 # <details>
 # <summary>How do images in flight compare with shards in flight?</summary>
@@ -514,8 +508,7 @@ print(f"{in_flight} requests of 16 MiB fill the network (your guess: {guess})")
 
 # %% [markdown]
 # You need 15 to 16 requests in flight. One request takes 206 ms, from its start to its last byte. In this time, the network
-# can transport 258 MB, which is 15.4 times 16 MiB. At each moment, about 14 of the requests deliver 90 MB/s each, and one
-# or two still wait for their first byte.
+# can transport 258 MB, which is 15.4 times 16 MiB.
 #
 # Four workers with the default `in_flight=4` have 16 requests in flight.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
@@ -575,8 +568,8 @@ def resumes(key):
 
 
 # %% [markdown]
-# We call both functions. For each of them, the line breaks off the first three long answers, each after a third of a shard.
-# `reads_once` sends only one request. What does it return: the whole shard, a part of it, or an error?
+# For each function, the line now breaks off up to three answers, each after a third of a shard. `reads_once` sends only one
+# request. What does it return: the whole shard, a part of it, or an error?
 #
 # **Your turn.** Before each request, `data` contains the bytes that `resumes` already has. From which byte on must it
 # request the rest? Change the marked line so that `resumes` returns the right shard.
@@ -610,9 +603,8 @@ for way in (reads_once, resumes):
 # `reads_once` returns a third of the shard, without an error. If a connection closes early, `read(n)` of Python's HTTP
 # client returns the bytes that have arrived, and then nothing, as if the object ended there.
 #
-# What this means for a training depends on where the tar was cut. If it was cut inside an image, this image cannot be read,
-# and a loader that skips damaged images skips it. If it was cut between two files, nothing looks damaged. The shard just
-# seems to contain fewer images.
+# If the tar was cut inside an image, this image cannot be read, and a loader that skips damaged images skips it. If it was
+# cut between two files, nothing looks damaged. The shard just seems to contain fewer images.
 #
 # With the right line, `resumes` requests only the missing bytes, so about 100 % of the shard travels. It also compares the
 # ETag in each answer, so it never joins parts of two versions of an object.
@@ -631,8 +623,8 @@ for way in (reads_once, resumes):
 # %% [markdown] id="keep" tags=["optional"]
 # ## 6 · Keep shards on the node
 #
-# *Optional, 5 minutes.* Each epoch requests the same shards again. To save requests, a node can keep some of the shards in
-# `/dev/shm` or on its disk. Which shards should it keep?
+# *Optional, 5 minutes.* Each epoch requests the same shards again. So a node can keep some of them in `/dev/shm` or on its
+# disk. Which shards should it keep?
 #
 # Our reader keeps a *fixed part*. It sorts the shards by name, and always keeps the first ones, as many as fit. Many caches
 # follow another rule, LRU (*least recently used*). They keep the shards that were read last.
