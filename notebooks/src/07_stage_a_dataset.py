@@ -4,11 +4,11 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** notebooks 01 and 03 · **Data** 400 synthetic images
 #
 # All ranks (processes) of a training read the packed file from the parallel file system, and they read it again in every
-# epoch. But each node also has storage of its own. This *node-local* storage is a disk, or a part of the memory that looks
-# like a folder. To *stage* a file means to copy it there before the training starts.
+# epoch. But each node also has storage of its own, which is called *node-local* storage. It is a disk, or a folder whose
+# files are in the memory of the node. To *stage* a file means to copy it there before the training starts.
 #
-# The disk of a laptop is too fast to show what staging gains. So we read through `slowfs`, which shows a folder as if it
-# were on slow storage, and which counts all requests and bytes.
+# The disk of a laptop is too fast to show what staging gains. So we read through `slowfs` (notebook 01). It shows a folder
+# as if it were on slow storage, and it counts all requests and bytes.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -28,8 +28,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts of requests, bytes and copies, which are the same on a busy machine. But
-# speeds and seconds change on a busy machine, and so does the size of the file that a rank finds in section 3.
+# The main findings of this notebook are counts of requests, bytes and copies. They are the same on a busy machine. But
+# speeds and seconds change there, and so does the size of the file that a rank finds in section 3.
 
 # %% id="start"
 import sys
@@ -41,7 +41,8 @@ from helpers.experiments.nb07 import on_slow_storage
 setup = start("07")
 
 # %% [markdown]
-# In the next cell, `storage` describes the slow storage, and `config` says how much memory a copy must leave free.
+# In the next cell, `storage` describes the slow storage. It answers a request after 2 ms, works on at most eight requests
+# at a time, and delivers 100 MB/s. `config` says how much memory must stay free when a file has been copied.
 
 # %%
 import fcntl
@@ -93,12 +94,14 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Each site has its own variable for the node-local storage, such as `SLURM_TMPDIR`. The variable may be unset, or it may
-# name a folder that all nodes share. Nearly every Linux machine has `/dev/shm`, a folder whose files are in memory.
+# On many clusters a variable such as `SLURM_TMPDIR` names the folder of the node-local storage. But each site has its own
+# name for this variable. It may also be unset, or it may name a folder that all nodes share. Nearly every Linux machine has
+# `/dev/shm`, a folder whose files are in memory.
 #
-# How much of `/dev/shm` may your job fill: all that `df` shows as free, or less?
+# May your job fill all the space that `df` shows as free in `/dev/shm`, or less?
 #
-# The folded cell looks for these folders, and prints how much of each your job may fill.
+# The folded cell looks for these folders, and prints how much of each is free and how much of it your job may fill. The
+# last line lists the variables that are not set.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.machine import nodelocal
@@ -111,9 +114,10 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# Your job may fill less than `df` shows, because a file in `/dev/shm` occupies memory, and on most clusters this counts as
-# memory of your job. So the limit is the free space or the memory that your job has left, whichever is smaller. The folded
-# cell writes 256 MiB into `/dev/shm`, and asks the kernel before and after how much memory is used.
+# Your job may fill less than `df` shows. A file in `/dev/shm` occupies memory, and on most clusters this memory counts as
+# memory of your job. So the limit is the free space or the memory that your job has left, whichever is smaller.
+#
+# The folded cell writes 256 MiB into `/dev/shm`, and measures by how much the used memory grows.
 
 # %% jupyter={"source_hidden": true}
 def used():
@@ -136,8 +140,11 @@ print(f"After writing {count} MiB, the files in memory have grown by {more[0]} M
 print(f"and the memory of this job by {more[1]} MiB" if more[1:] else "and this job has no memory limit here")
 
 # %% [markdown]
-# So the copy and the workers of the loader share the memory of the job. The next cell stages the file, and prints the path
-# of the copy and a note about the place. At the end of the block, `staged` removes the copy.
+# The used memory has grown by about as much as the cell has written. If your job has a memory limit, this memory counts
+# towards the limit, as the second number shows. So a copy leaves less memory for the workers of the loader.
+#
+# The next cell stages the file, and prints the path of the copy and a note about the place. `staged` raises an error if
+# less memory than `config` demands would stay free. At the end of the `with` block, it removes the copy.
 
 # %% tags=["slide"]
 with staging.staged(packed, here, config=config) as copy:
@@ -167,7 +174,7 @@ def by_stage(file):
 
 
 # %% [markdown]
-# First we count the requests that each of them sends to the storage.
+# First we count the requests of the three ways.
 #
 # > **Predict.** How many requests (look-ups, opens and listings together) does `cp -r` send for 400 images?
 
@@ -186,12 +193,12 @@ for name, (folder, file, work) in ways.items():
 print("your guess for cp -r:", guess)
 
 # %% [markdown]
-# All three read about the same number of bytes. In notebook 01, a new file costs two requests, a look-up and an open. Here
-# it costs three, because `cp -r` asks for the attributes of a file before it opens the file, and `slowfs` counts another
-# look-up for this. `stage` sends about a dozen requests altogether.
+# All three read about the same number of bytes. But `cp -r` sends about 1,200 requests, which are three for each image. In
+# notebook 01, a file needed two requests, a look-up and an open. `cp` needs another look-up, because it asks for the
+# attributes of a file before it opens the file. `stage` sends about a dozen requests altogether.
 #
-# If each request takes 2 ms, 1,200 requests take 2.4 s, while the bytes take only 0.45 s at 100 MB/s. So we expect `stage`
-# to be about (2.4 + 0.45) / 0.45 ≈ 6 times as fast as `cp -r`. The folded cell measures the speeds.
+# If each request takes 2 ms, 1,200 requests take 2.4 s. The bytes take only 0.45 s at 100 MB/s. So we expect `stage` to be
+# about (2.4 + 0.45) / 0.45 ≈ 6 times as fast as `cp -r`. The folded cell measures the speeds.
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
@@ -210,8 +217,10 @@ figures.bars(speeds, title, **axes, base="cp -r, small files")
 # Without the limit of 100 MB/s, `stage` was 26 to 46 times as fast as `cp -r` on our machine ([expected
 # numbers](../docs/expected.md)).
 #
-# `stage` is hardly slower than `dd`, because the storage is slower than the check. Files rarely become corrupt, but without
-# a check nothing reports it. The folded cell flips one bit of a packed file and copies the file with `cp` and with `stage`.
+# `stage` is about as fast as `dd`, because it takes less time to check a block than to read it from this storage.
+#
+# A file rarely becomes corrupt, but without a check nobody notices it. The folded cell flips one bit of a packed file, and
+# keeps the digest of the original. Then it copies the file with `cp` and with `stage`.
 #
 # Which of them notices the flipped bit: `cp`, `stage`, or both?
 
@@ -231,13 +240,14 @@ except SmallfilesError as error:
     print(f"stage: {error.got.replace(str(broken), broken.name)}")
 
 # %% [markdown]
-# Only `stage` notices it, and names the block. `cp` ends with code 0, which means success.
+# Only `stage` notices the flipped bit, and it names the damaged block. `cp` ends with code 0, which means success.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks. All of them need the copy. What happens if each rank copies the file when it does
-# not find it? In the next cell, `if_missing` does so. `copy_slowly` imitates a copy from slow storage.
+# A node with eight GPUs runs eight ranks, and all of them need the copy. In the next cell, `if_missing` looks for the copy,
+# and makes one if it is missing. What can go wrong if each rank calls this function? `copy_slowly` imitates a copy from
+# slow storage.
 
 
 # %% tags=["slide"]
@@ -268,7 +278,8 @@ def if_missing(rank):
 guess = None  # your guess: MB that rank 1 finds
 
 # %% [markdown]
-# The folded cell defines `four_ranks`, which starts four processes. It draws the size of the file that each rank finds.
+# The folded cell defines `four_ranks`, which runs a function in four processes, and returns the size of the file that each
+# rank finds. The cell calls it with `if_missing`, and draws the sizes.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -327,9 +338,11 @@ def renamed(rank):
 four_ranks(renamed)
 
 # %% [markdown]
-# Now every rank finds the complete file, but all four ranks copy. Until the file appears, each rank that looks for it
-# starts a copy of its own. Four copies need four times the memory. If they shared 50 MB/s, they would also take four times
-# as long. A *lock* lets only one rank copy at a time:
+# Now every rank finds the complete file. But all four ranks copy, because the file appears only when the first copy is
+# complete. A rank that looks for it earlier starts a copy of its own. Four copies at the same time need four times the
+# memory. On real storage they also share the bandwidth, so each of them may take four times as long.
+#
+# A *lock* lets only one rank copy at a time. The next cell adds a lock to `renamed`:
 
 # %%
 def once_per_node(rank):
@@ -347,8 +360,10 @@ def once_per_node(rank):
 four_ranks(once_per_node)
 
 # %% [markdown]
-# **Your turn.** The lock alone does not help, because each rank looks for the file before it gets the lock. So the ranks
-# now copy one after the other. Change `once_per_node` so that only one rank copies.
+# All four ranks still copy, and now they copy one after the other. The lock alone does not help, because each rank looks
+# for the file before it waits for the lock, and does not look again when it gets the lock.
+#
+# **Your turn.** Change `once_per_node` so that only one rank copies, and run the cell again.
 #
 # <details>
 # <summary>The lines</summary>
@@ -367,14 +382,16 @@ four_ranks(once_per_node)
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# `stage` does all of this: it takes a lock, looks for the file, copies it, verifies the copy, and renames it.
+# The picture shows the result on two nodes. `stage` does the same, and it also compares each block with the digest before
+# it renames the copy.
 #
 # <details>
 # <summary>Optional: copy once per job</summary>
 #
-# If 200 nodes stage the file, the storage still delivers it 200 times. With `stage --broadcast`, only one node reads it. Slurm's
-# `sbcast` then passes each block on in a tree, from every node to at most [eight
-# others](https://slurm.schedmd.com/sbcast.html). With few nodes this can be slower than staging on each node, so measure it.
+# If 200 nodes stage the file, the storage still delivers the file 200 times. With `stage --broadcast`, only one node reads
+# it from the storage. Then Slurm's `sbcast` sends each block from this node to at most [eight
+# others](https://slurm.schedmd.com/sbcast.html), and each of them sends it to at most eight more. With few nodes this can be
+# slower than staging on each node, so measure it.
 #
 # </details>
 #
@@ -404,10 +421,10 @@ def copying(path, to):
 
 
 # %% [markdown]
-# We compare two trainings. One reads every epoch from the packed file on the storage. The other one first copies the file,
-# and then reads every epoch from the copy. We count the bytes that the storage must deliver.
+# We compare two trainings. The first one reads every epoch from the packed file on the storage. The second one copies the
+# file before its first epoch, and then reads every epoch from the copy. We count the bytes that the storage delivers.
 #
-# > **Predict.** After how many epochs has the storage delivered equally many bytes to both trainings?
+# > **Predict.** After how many epochs has the storage delivered the same number of bytes to both trainings?
 
 # %%
 guess = None  # your guess: epochs
@@ -425,10 +442,13 @@ with open_slow(packed.parent, SlowConfig(latency_s=0)) as slow:
 print({name: f"{mb:.1f} MB" for name, mb in delivered.items()}, "your guess:", guess)
 
 # %% [markdown]
-# The copy reads as many bytes as one epoch. So after one epoch, the storage has delivered equally many bytes to both
-# trainings. If only the bytes took time, staging would pay off at this moment.
+# The copy reads as many bytes as one epoch. So after one epoch, the storage has delivered the same number of bytes to both
+# trainings. From the second epoch on, only the first training reads from it. So we expect that staging pays off after about
+# one epoch, if the time depends only on these bytes.
 #
-# The folded cell measures the seconds of an epoch from slow storage, of an epoch from the copy, and of the copying.
+# The folded cell measures how long an epoch takes from slow storage and from the copy, and how long the copying takes. If
+# we divide the time of the copying by the time that staging saves per epoch, we get the number of epochs after which
+# staging has paid off. The figure shows the total time of both trainings.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 with (
@@ -458,8 +478,9 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 # %% [markdown]
 # Staging has paid off where the lines cross. This is after about one epoch, as we expected from the bytes.
 #
-# On a cluster, each random read also waits for an answer from a server. Then an epoch takes longer than the copy, and on
-# one node staging may pay off in less than an epoch.
+# On a cluster, each random read also waits for an answer from a server. (`slowfs` delays look-ups and opens, but it does not
+# delay the reads of an open file.) Then an epoch from the storage takes longer than the copying, and on one node staging
+# may pay off in less than an epoch.
 #
 # **Your turn:** set `wait_s = 0.002` in the cell of your guess, and run the cells from there again.
 #
@@ -471,14 +492,14 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 #
 # </details>
 #
-# With N nodes, each node reads only 1/N of the data set per epoch, so staging saves only 1/N of the time. But each node
-# copies the whole data set. So staging may need N times as many epochs to pay off.
+# With N nodes, each node reads only 1/N of the data set per epoch. So staging saves only 1/N as much time per epoch as on
+# one node. But each node still copies the whole data set. So staging may need N times as many epochs to pay off.
 #
-# There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as long
-# as training, whichever takes longer.
+# There is one more limit. The loader reads ahead while the GPU computes. So an epoch takes as long as reading or as long as
+# training, whichever takes longer.
 #
-# Suppose that training takes half as long as reading from slow storage. Does staging pay off after as many epochs as
-# before, after twice as many, or never?
+# Suppose that training takes half as long as reading from slow storage. Does staging then pay off after as many epochs as
+# before, after twice as many, or never? The next cell computes the answer for this and for other ratios.
 
 # %%
 mine = 0.7  # change me: time of training, divided by the time of reading
@@ -491,23 +512,26 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
-# Staging pays off after about twice as many epochs. An epoch from the copy now takes as long as training, so staging saves
-# only half as much per epoch. If training takes longer than reading, staging saves nothing. So measure an epoch of your
-# training, and not a raw read.
+# In the line for 50%, staging pays off after about twice as many epochs as in the line for 0%. An epoch from the copy now
+# takes as long as training, so staging saves only about half as much time per epoch. If training takes as long as reading,
+# or longer, staging saves nothing. So measure an epoch of your training, and not only the time of reading.
 #
-# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy.
-# (`slowfs` empties the cache at each open, so you do not see this here.) From the second epoch on, both trainings then read
-# from memory. So on one node, staging pays off in the first epoch or never.
+# If the data set fits into the *page cache*, a node reads each image from the storage only once, even without a copy. From
+# the second epoch on, it reads from memory. So on one node, staging pays off in the first epoch or never. (`slowfs` empties
+# the cache at each open, so you do not see this here.)
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# If a job leaves a copy in `/dev/shm`, later jobs have less memory. So a copy is removed at the end of a `staged` block.
-# After `stage`, it is removed when the last process that uses it ends. But what happens if a signal ends the process? At
-# the time limit, Slurm sends SIGTERM, which a program can handle. Then it sends SIGKILL, which no program can handle.
+# If a job leaves a copy in `/dev/shm`, later jobs have less memory. So `staged` removes the copy at the end of its block.
+# The function `stage` has no block. Its copy is removed when the last process that uses the copy ends.
 #
-# The folded cell defines `end`. It starts a process, sends it a signal while it copies the file or uses the copy, and looks
-# at what is left. Then it stages the file again, as the next job would.
+# But what happens if a signal ends the process? At the time limit, Slurm sends SIGTERM, which a program can handle. Then it
+# sends SIGKILL, which no program can handle.
+#
+# The folded cell defines `end`. This function starts a process that calls `stage`, and sends it a signal, either while the
+# process copies the file or while it uses the copy. Then `end` looks at what is left, and stages the file again, as the
+# next job would.
 
 
 # %% jupyter={"source_hidden": true}
@@ -543,7 +567,7 @@ def end(file, moment, number):
 
 
 # %% [markdown]
-# > **Predict.** What is left in each case: nothing, half a copy, or the whole copy?
+# > **Predict.** The next cell names four cases. What is left in each case: nothing, half a copy, or the whole copy?
 
 # %%
 guesses = {"SIGTERM while copying": None, "SIGKILL while copying": None}  # nothing, half, or all
@@ -560,10 +584,14 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# After SIGTERM nothing is left, because a handler of `stage` removes the copy. (If your training has its own handler, the
-# copy is removed when the program exits.) After SIGKILL, half a copy or the whole copy is left. But the kernel frees the
-# lock. So the next `stage` on that node uses the copy if it is complete and of the same file, and removes all other
-# leftovers in the same place. The next cell counts the copies that are left.
+# After SIGTERM nothing is left, because `stage` has set a handler that removes the copy. (If your training has its own
+# handler, the copy is removed when the program exits.)
+#
+# After SIGKILL, half a copy or the whole copy is left, because no handler can run. But the kernel frees the lock of the
+# killed process. So the next `stage` on that node sees that no process uses the leftovers. It uses a complete copy of the
+# file that it stages, and it removes all other leftovers in the same place.
+#
+# The next cell counts your staged copies on this node. It prints 0, unless another program of yours has staged a file.
 
 # %%
 print("staged copies of yours on this node:", len(staging.listing([here, victims])))
@@ -594,16 +622,18 @@ print("staged copies of yours on this node:", len(staging.listing([here, victims
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The first command copies the file from the archive to scratch, on a transfer node. The second command runs in a job. It
-# prints the path of a copy that belongs to the job and stays until `unstage`.
+# The first command runs on a transfer node, and copies the file from the archive to the parallel file system. The second
+# command runs in a job, and copies the file to the node. It prints the path of the copy, which belongs to the job and stays
+# until the job calls `unstage`.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.arrow", "auto", "scratch/data")
 show.command(staging.StageConfig(), "scratch/data/train.arrow")
 
 # %% [markdown]
-# An EXIT trap is a command that the shell runs when it exits. Set it in the job script itself, and it removes the copy when the
-# job ends. (The shell inside `$(…)` exits before the training begins. A trap that is set there would remove the copy too early.)
+# So the job script calls `unstage` in an *EXIT trap*, a command that the shell runs when it exits. Set the trap in the job
+# script itself, and not inside `$(…)`. The shell inside `$(…)` exits before the training begins, so the trap would remove
+# the copy too early.
 #
 # ```bash
 # time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1          # before other reads fill the cache
@@ -612,9 +642,11 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
 #
-# "Cold" describes this node only. A server may still have the file in its memory, and then the storage looks too fast. The
-# next cell computes when staging pays off. It assumes that the training waits only for reads, and that without a copy every
-# read goes to the storage.
+# `--cache cold` empties only the page cache of this node. A server may still have the file in its memory, and then the
+# storage looks too fast.
+#
+# The next cell computes from these measurements when staging pays off. It assumes that the training waits only for reads,
+# and that without a copy every read goes to the storage.
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your data set, and the workers of all ranks
@@ -624,23 +656,27 @@ saved_s = samples / workers * (1 / from_storage - 1 / from_copy)  # per epoch
 print(f"staging pays off after {copy_s / saved_s:.2f} epochs")
 
 # %% [markdown]
+# With the example numbers, staging saves 360 s per epoch. So a copy of 60 s pays off in the first epoch.
+#
 # <details>
 # <summary>With an environment, on several nodes, and as jobs</summary>
 #
-# A script can have only one EXIT trap. `use_environment` ([06](06_read_a_squashfs_image.ipynb)) sets it to `unuse`, which
-# removes the environment. So write `trap 'smallfiles unstage "$staged"; unuse' EXIT` after it.
+# A script can have only one EXIT trap. If you also call `use_environment` ([06](06_read_a_squashfs_image.ipynb)), it sets
+# the trap to `unuse`, which removes the environment. So set the trap again after this call, with both commands in it:
+# `trap 'smallfiles unstage "$staged"; unuse' EXIT`.
 #
-# On several nodes, use `smallfiles stage --broadcast`. Every node then has a copy, so the trap must be `each_node smallfiles
-# unstage`. `each_node` of `slurm/lib.sh` runs a command once on each node. `unstage` without a path releases all copies
-# of this job.
+# On several nodes, use `smallfiles stage --broadcast`. Then every node has a copy, so the trap must run `unstage` on every
+# node: `trap 'each_node smallfiles unstage' EXIT`. `each_node` of `slurm/lib.sh` runs a command once on each node, and
+# `unstage` without a path releases all copies of this job.
 #
-# The course has two jobs. The first one copies from the archive to scratch. The second one copies from scratch to all
-# nodes, and reads an epoch from the copies. Each process records in the folder `seen` which samples it has read, and the
+# The course has jobs for these steps. `07_fetch` copies from the archive to scratch. After it, the job `07_stage_and_read`
+# starts by itself, and compares reading the copy on a node with reading from scratch. `07_broadcast` copies from scratch to
+# all nodes, and reads an epoch from the copies. Each process records in the folder `seen` which samples it has read, and the
 # job checks that no sample is missing.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.arrow scratch/data
-# slurm/submit SITE 07_broadcast -- train.arrow seen
+# slurm/submit SITE 07_broadcast -- scratch/data/train.arrow seen
 # ```
 #
 # </details>
@@ -648,13 +684,14 @@ print(f"staging pays off after {copy_s / saved_s:.2f} epochs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - On most clusters a file in `/dev/shm` counts as memory of the job. Fill at most what remains of its limit.
-# - Pack first. Then the copy needs a dozen requests altogether, instead of two or three per image, and each block can be verified.
-# - Take a lock, look for the file, copy it to a temporary name, verify it, and rename it. Then one rank copies, and all ranks
-#   use the copy.
+# - On most clusters a file in `/dev/shm` counts as memory of the job. Fill at most what remains of the job's limit.
+# - Pack first. Then the copy needs about a dozen requests altogether, instead of three per image, and each block can be
+#   verified.
+# - Take a lock, look for the copy, copy the file to a temporary name, verify it, and rename it. Then one rank copies, and
+#   all ranks use the copy.
 # - The copy reads as many bytes as one epoch. The time of the copy, divided by the time saved per epoch, is the number of
 #   epochs after which staging pays off.
-# - Remove the copy at exit and on SIGTERM. What SIGKILL leaves stays until your next `stage` on that node.
+# - Remove the copy at exit and on SIGTERM. What SIGKILL leaves stays until your next `stage` to the same place on that node.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

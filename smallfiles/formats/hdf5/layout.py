@@ -17,8 +17,8 @@ another one or of ours. A file can refer to others: external storage, virtual da
 opens any file that is named there; so each name is checked before it is followed.
 
 The traps: a file that was laid out, flushed and then interrupted opens without an error, with rows of zero
-length. And one flipped bit makes another age of an age without any error, so the checksum is compared before
-a value is given away. Notebook 04 shows the first, and notebook 13 teaches fields.
+length. And one flipped bit changes a number without any error, so the checksum is compared before
+a value is returned. Notebook 13 teaches fields.
 """
 
 from __future__ import annotations
