@@ -3,9 +3,9 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
-# A data set of many small files uses up the quota of files, and reading it is slow. In this notebook you count what one
-# small file costs: disk space, requests to a server, and time. You measure on this machine, and you compute how long the
-# same takes on the storage of a busy cluster.
+# A data set of many small files uses up your quota of files, and reading it is slow. In this notebook you count what one
+# small file costs: disk space, requests to a server, and time. You measure the time on this machine, and compute how long
+# the same work takes on the storage of a busy cluster.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -26,8 +26,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The main findings of this notebook are counts and simulations, which hardly depend on the machine. Measured times do. On
-# a busy machine, calls take longer, and points may lie far from the computed curves.
+# The main findings of this notebook are counts and simulations, which hardly depend on the machine. Measured times do
+# depend on it. On a busy machine, calls take longer, and measured points may lie far from the computed curves.
 
 # %% id="start"
 import sys
@@ -53,12 +53,15 @@ from smallfiles.progress import bytes_text
 # ## 1 · Count inodes and blocks
 #
 # *Optional, 6 minutes.* Every file needs an *inode*, which is a record of its owner, its size, and the place of its bytes
-# on the disk. Every folder needs one, too. The bytes are stored in *allocation units* of a fixed size. If a file does not
-# fill its last unit, the rest of this unit is wasted.
+# on the disk. Every folder needs an inode, too. The bytes are stored in *allocation units* of a fixed size. If a file
+# does not fill its last unit, the rest of this unit is wasted.
 #
-# The demo set has 400 images in ten folders. With the folder that contains the ten, it needs 411 inodes.
+# The demo set has 400 images in ten folders, which are inside one top folder. So it needs 411 inodes.
 #
 # How many inodes does the Python environment of this course need: about 500, 5,000, or 50,000?
+#
+# The function in the next cell asks Linux for the size of each file below a folder, and for the disk space that the file
+# occupies (`st_blocks`, in blocks of 512 bytes).
 
 # %%
 most = 5_000 if setup.shared else 1_000_000  # stop early on a file system that others use
@@ -85,10 +88,11 @@ for name, root in {"demo set": setup.folder(), "environment": sys.prefix}.items(
     print(f"{name:12} {count:>6} inodes, {size} of data, {allocated} on disk")
 
 # %% [markdown]
-# The environment alone needs tens of thousands of inodes. Compare the number with your quota of files.
+# The environment alone needs tens of thousands of inodes, so 50,000 is closest. Compare the number with your quota of
+# files.
 #
-# How much space is wasted depends on the size of the allocation unit. On a local disk, a unit often has 4 KiB. On a
-# cluster, it may be larger.
+# On most file systems, the files occupy more space than their bytes need. How much space is wasted depends on the size of
+# the allocation unit. On a local disk, a unit often has 4 KiB. On a cluster, it may be larger.
 #
 # **Your turn.** Write the size of one of your own files into the next cell. How much disk space does the file occupy?
 
@@ -102,7 +106,8 @@ def occupied(file_bytes, unit):
 
 
 # %% [markdown]
-# The folded cell draws the result for all units from 512 B to 4 MiB. The dotted lines mark units of common file systems.
+# The folded cell draws disk space divided by size, for units from 512 B to 4 MiB. The dotted lines mark the units of
+# common file systems.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 units = [512 << shift for shift in range(14)]
@@ -115,6 +120,9 @@ axes = {"x": "allocation unit (B)", "y": "disk space, relative to size", "log": 
 figures.lines(factors, title, **axes, marks=real, note="whole units; GPFS (Storage Scale) can store files below 3.5 kB in their inodes", counted=True)
 
 # %% [markdown]
+# Multiply the size of your file by the number on its curve. For example, a file of 5,000 bytes occupies two units of 4
+# KiB, which is 1.6 times its size.
+#
 # A unit that is much smaller than the mean file wastes little space. Once the unit is larger than nearly all files, each
 # doubling of the unit doubles the space.
 #
@@ -123,21 +131,23 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; GPFS (Stora
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
-# To read a file, a program opens it, reads its bytes, and closes it. Often it first asks for the file's size (`stat`).
-# Each of these steps is a *system call*: the program asks Linux's *kernel* to do it. On a parallel file system, the
-# kernel must in turn ask a *metadata server*, over the network, where the file is.
+# To read a file, a program opens it, reads its bytes, and closes it. Often the program first asks for the file's size
+# (`stat`). Each of these steps is a *system call*: the program asks the *kernel* of Linux to do it. On a parallel file
+# system, the kernel must in turn ask a *metadata server* over the network.
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
 # *What a parallel file system does for `open` and `read`.*
 #
-# The picture shows one question, `open?`, for each file. How many *requests* are behind it? A request is one message from
-# a node to a server. A *look-up* finds the name of a file, and an *open* asks for the use of the file.
+# The picture shows one question, `open?`, for each file. But the kernel may need several *requests* to get the answer. A
+# request is one message from a node to a server. A *look-up* asks the server for the file with a given name. An *open*
+# tells the server that a program wants to use this file.
 #
-# We can count both. `slowfs`, which comes with the course, mounts a folder a second time and counts every request of the
-# kernel. Here it adds no delay.
+# We can count both with `slowfs`, which comes with the course. It shows a folder at a second place (it *mounts* the
+# folder there), and it counts every request that the kernel sends to this place.
 #
-# > **Predict.** The next cell reads 100 images of the demo set. How many look-ups and opens together does `slowfs` count?
+# > **Predict.** The next cell reads 100 images of the demo set. How many requests does `slowfs` count, if you add the
+# > look-ups and the opens?
 
 # %%
 guess = None  # your guess: look-ups and opens together
@@ -157,11 +167,11 @@ with slowfs.open_slow(folder, slowfs.SlowConfig(latency_s=0)) as storage:
 print(asked["lookups"], "look-ups,", asked["opens"], "opens; your guess:", guess)
 
 # %% [markdown]
-# Each image needs a look-up and an open, so 100 images need 200 requests. If `slowfs` counts more look-ups, they are for
-# the folders.
+# Each image needs a look-up and an open, so 100 images need 200 requests. If `slowfs` counts a few more look-ups, they
+# are for the folders.
 #
-# In this course, **a new file costs two requests**. A file is *new* if the node does not know its name yet. Real file
-# systems send one to three.
+# In this course, **a new file costs two requests**. A file is *new* if the node does not know its name yet. On real file
+# systems, a new file costs one to three requests.
 #
 # <details>
 # <summary>Why one to three, and how do I count on my storage?</summary>
@@ -174,8 +184,9 @@ print(asked["lookups"], "look-ups,", asked["opens"], "opens; your guess:", guess
 #
 # </details>
 #
-# The folded cell shows what the client of a real file system, MooseFS, counted while it read 1,000 random images from
-# plain files and from one packed file (`arrow`).
+# The *client* of a file system is the software on the node that sends the requests. The folded cell prints a record of
+# what the client of a real file system, MooseFS, counted while a program read 1,000 random images from plain files and
+# from one packed file (`arrow`).
 
 # %% jupyter={"source_hidden": true}
 from helpers.kernel import CHECKOUT
@@ -187,12 +198,12 @@ for record in measure.load(CHECKOUT / "results/requests.json"):
         print(f"{record.name:11} {next(counts)} look-ups, {next(counts)} opens, {next(counts)} metadata requests in all")
 
 # %% [markdown]
-# For each plain file, this client sends a look-up, an open, and a third request of another kind. The packed file was
-# opened before the count began, and reading images from it needs almost no metadata requests.
+# For each plain file, this client sends a look-up, an open, and a third metadata request. The packed file was opened
+# before the count began, and reading images from it needs almost no metadata requests.
 #
-# How long does an open take? If the files are on a local disk, the kernel answers by itself, without a server. We time
-# four of its calls: `stat`, `open`, `read`, and `close`. The next cell prepares the measurement. It asks for all sizes,
-# so that the kernel knows every name.
+# How long does an open take? If the files are on a local disk, the kernel opens them by itself, without a server. We time
+# four system calls: `stat`, `open`, `read`, and `close`. The next cell prepares the measurement. It also asks for the
+# size of each file, so that the kernel already knows all names when we time the calls.
 
 # %%
 def timed(call, items):
@@ -207,13 +218,13 @@ def timed(call, items):
 
 
 paths = [str(folder / path) for path in source.manifest.paths.to_pylist()[:200]]
-buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
-os.close(os.dup2(0, 1_000))  # Linux makes room for 1,000 open files before we time
+buffer = bytearray(max(map(os.path.getsize, paths)))  # now the kernel knows every name
+os.close(os.dup2(0, 1_000))  # make room for 1,000 open files before we time
 
 # %% [markdown]
-# A *warm* read finds the bytes in memory, in the kernel's *page cache*. For a *cold* read we first ask the kernel to
-# drop the bytes (`posix_fadvise`), so they come from the disk or the file server. The next cell times all calls, with one
-# cold read and five warm reads of each image.
+# A *warm* read finds the bytes in memory, in the kernel's *page cache*. A *cold* read must get them from the disk or from
+# the file server. To make a read cold, we first ask the kernel to drop the bytes from the page cache (`posix_fadvise`).
+# The next cell times all four calls, with one cold read and five warm reads of each image.
 
 # %%
 from pathlib import Path
@@ -238,7 +249,7 @@ for _ in range(5):
     time_all("read, warm")
 
 # %% [markdown]
-# The folded cell draws a histogram for each kind of call. The dot on the right marks the slowest call. It matters,
+# The folded cell draws a histogram for each kind of call. The dot on the right marks the slowest call, which matters
 # because a batch is complete only when its slowest file has arrived.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
@@ -251,15 +262,15 @@ note = f"{len(times['open']):,} opens"
 figures.histogram(times, title, x="time of one call (s)", log=True, note=note)
 
 # %% [markdown]
-# On a local disk, opening a file whose name the kernel knows takes a few microseconds. On a cluster, the open is usually
-# a request to a server and may take milliseconds.
+# On a local disk, it takes a few microseconds to open a file whose name the kernel knows. On a cluster, the kernel
+# usually has to send a request to a server, so the open may take milliseconds.
 #
 # Our "cold" read is only partly cold. The kernel still knows names and inodes, and a file server may still have the bytes
 # in its own memory.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them, one after the other,
-# > at the speed measured here? And how long does it take on a cluster, if the node knows none of the names, and each
-# > image needs two requests of 2 ms?
+# > at the speed measured here? And how long does it take on a cluster where the node knows none of the names, so that
+# > each image needs two requests of 2 ms?
 
 # %%
 guess_s, guess_hours = None, None  # your guesses: seconds here, hours on a cluster
@@ -268,17 +279,18 @@ guess_s, guess_hours = None, None  # your guesses: seconds here, hours on a clus
 images, request_s = 1_281_167, 0.002  # change me: the time of a request on your cluster
 show.say(f"Here, with known names: **{images * open_s:,.0f} s**; your guess: {guess_s}.")
 hours = images * 2 * request_s / 3600
-show.say(f"On a cluster: **{hours:.1f} hours**, without a single byte; your guess: {guess_hours}.")
+show.say(f"On a cluster: **{hours:.1f} hours** before a byte is read; your guess: {guess_hours}.")
 
 # %% [markdown]
-# On a local disk, opening all images takes seconds. If each request waits 2 ms for a server, it takes more than an hour.
-# The 2 ms are an assumption. *On the cluster*, below, shows how to measure the cost of a file.
+# On a local disk, it takes seconds to open all images. But if the program waits 2 ms for the answer to each request, it
+# takes more than an hour. The 2 ms are an assumption. *On the cluster*, below, shows how to measure the cost of a file.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
-# Opening a file costs the same whatever its size, so small files cost more per byte. We compare two ways to store the
-# same bytes: in many files, or as pieces of one large file.
+# It takes about as long to open a small file as to open a large one. So with small files, you spend more time on opening
+# for each byte that you read. We compare two ways to store the same bytes: in many files, or as pieces of one large file.
+# The function in the next cell writes both.
 
 # %%
 def write_both(size):
@@ -295,7 +307,8 @@ def write_both(size):
 
 
 # %% [markdown]
-# First we count. The next cell writes pieces of 10 kB in both ways and then reads them through `slowfs`.
+# First we count the requests. The next cell writes pieces of 10 kB, once as many files and once as one large file. Then
+# it reads all of them through `slowfs`.
 
 # %% tags=["slide"]
 pieces, large = write_both(10_000)
@@ -308,12 +321,12 @@ for way, files in {"many files": pieces, "one file": [large]}.items():
     print(f"{way}: {asked['lookups']} look-ups, {asked['opens']} opens, {asked['bytes']:,} bytes")
 
 # %% [markdown]
-# Both ways read the same bytes. But the many files need two requests each, while the large file needs only a few
-# altogether.
+# Both ways read the same bytes. But the many files need two requests each, while the large file needs only two or three
+# requests in total.
 #
-# So we can compute the time on any storage. For each small file, the program first waits for the two requests, and then
-# the bytes arrive at the storage's rate. The large file is opened only once, so we count only the time in which its bytes
-# arrive.
+# With these counts, we can compute how long reading takes on any storage. For each small file, the program first waits
+# until the two requests are answered, and then for the bytes, which arrive at the storage's rate. The large file is
+# opened only once, so we ignore the wait for this open.
 #
 # > **Predict.** For each small file, the program waits 4 ms for the two requests, and the storage delivers 1 GB/s. How
 # > large must the files be so that reading them is half as fast as reading one large file?
@@ -343,19 +356,19 @@ ax.set_title(title)
 show.figure(fig, alt=f"{title}. Computed for {1e3 * wait_s:g} ms per file, {bytes_text(rate)}/s.")
 
 # %% [markdown]
-# This is the **rule**: a file is small if, in the time that it takes to open it, the storage could deliver more bytes than
-# the whole file has. So the limit is the time to open a file, multiplied by the rate. With 4 ms and 1 GB/s the limit is
-# 4 MB, and ImageNet's images of 110 kB are far below it.
+# The speed is one half where it takes as long to open a file as to read its bytes. This gives us a **rule**: a file is
+# *small* if opening it takes longer than reading its bytes. To compute the limit, multiply the time to open a file by the
+# rate of the storage. With 4 ms and 1 GB/s the limit is 4 MB, and ImageNet's images of 110 kB are far below it.
 #
 # The rule also tells you when files are fine. On a flash disk inside the node, it may take 20 µs to open a file, and one
-# program may read 1 GB/s. Then the limit is 20 kB, and images of 110 kB are not small. Smaller files are fine, too, if your
-# jobs open fewer files per second than the server can open, and if the training never waits for them.
+# program may read 1 GB/s. Then the limit is 20 kB, so images of 110 kB are not small. Files below the limit are also fine
+# if your jobs open fewer files per second than the server can open, and if the training never waits for them.
 #
-# **Your turn.** Change `wait_s` and `rate` above to the values of your storage, and run both cells again. Are your files
-# small?
+# **Your turn.** Change `wait_s` and `rate` above to the values of your storage, and run both cells again. The black dot
+# shows the limit. Are your files smaller?
 #
-# Does the rule hold on this machine? We need two functions that read the pieces in random order: `read_many` opens each
-# piece, and `read_one` opens only the large file.
+# Does the rule hold on this machine? To find out, we read the pieces in random order. `read_many` opens each piece, and
+# `read_one` opens only the large file.
 
 # %%
 def read_many(pieces):
@@ -377,7 +390,8 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` runs both functions in turn, so that a disturbance by other programs affects both.
+# Now we time both functions with pieces from 1 kB to 4 MB. `measure.compare` calls them alternately, so that other
+# programs disturb both equally.
 
 # %%
 buffer = bytearray(4_000_000)
@@ -388,8 +402,9 @@ for size in tqdm((1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000), 
     results[size] = measure.compare(ways, rounds=15, unit="bytes", bar=False)
 
 # %% [markdown]
-# The folded cell draws the measured speed beside the rule for this machine. It uses the faster half of the runs, since
-# other programs can only slow a run down.
+# The folded cell draws the measured speed and the rule for this machine. For the rule, it takes the time to open and
+# close a file from section 2, and the highest rate at which the large file was read. For the measured speed, it uses only
+# the faster half of the runs, since other programs can only slow a run down.
 
 # %% jupyter={"source_hidden": true}
 from helpers.axes import writer
@@ -407,22 +422,23 @@ show.figure(figures.lines({"many files": ratios, "rule": rule}, title, **axes, n
 show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {text(here_rate)}/s, is **{text(here_s * here_rate)}**.")
 
 # %% [markdown]
-# The measured curve rises, too, but it does not follow the rule exactly. For the smallest files it lies above the rule,
-# because the large file also needs a system call for each piece.
+# On a calm machine, the measured curve rises like the rule: the larger the files, the closer they come to the speed of
+# one large file. For the smallest files, the measured speed lies above the rule, because the large file also needs a
+# system call for each piece, and the rule ignores this call.
 #
-# If it is read from front to back, the large file also needs fewer requests for its bytes
+# Here, we read the large file at random places. Reading it from front to back needs even fewer requests for its bytes
 # ([05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
 # The time between a request and its answer is the *latency*. A program need not wait for one answer before it sends the
-# next request, because it can use several threads. Each thread opens one file at a time: it sends the look-up, waits,
-# sends the open, and waits. During all this time, one open is *in flight*. So 16 threads keep 16 opens in flight. How
-# much that helps depends on how many requests the storage processes at the same time.
+# next request, because it can use several threads. Each thread opens one file at a time: it sends the look-up, waits for
+# the answer, sends the open, and waits again. During all this time, this thread has one open *in flight*. So 16 threads
+# have 16 opens in flight. How much that helps depends on how many requests the storage can process at the same time.
 #
-# We simulate storage with 4 metadata servers. Each needs 2 ms for a request and processes one request at a time, while
-# all other requests queue. The simulation only computes when each request is answered.
+# We simulate storage with 4 metadata servers. Each server needs 2 ms for a request and processes one request at a time.
+# All other requests wait in a queue. The simulation opens no files. It only computes when each request is answered.
 
 # %% tags=["slide"]
 import heapq
@@ -440,14 +456,15 @@ def opening_s(files, in_flight, servers, latency_s):
 
 
 # %% [markdown]
-# > **Predict.** With how many opens in flight does this storage reach its limit?
+# > **Predict.** More opens in flight give more files per second, but only up to a limit. How many opens in flight does
+# > this storage need to reach its limit?
 
 # %%
 guess = None  # your guess: opens in flight
 storage = slowfs.SlowConfig(latency_s=0.002, servers=4)  # change me: your servers
 
 # %% [markdown]
-# **Your turn.** Write a formula for the files per second that you expect.
+# **Your turn.** How many files per second do you expect? Write your own formula into the next cell.
 
 
 # %%
@@ -464,11 +481,11 @@ for k, rate in simulated.items():
     print(f"{k:2} in flight: {rate:5,.0f} files/s; your formula: {your_rate(k, storage):5,.0f}")
 
 # %% [markdown]
-# The storage reaches its limit with 4 opens in flight. They keep all 4 servers busy, so further opens only wait in the
-# queue.
+# The storage reaches its limit of 1,000 files per second with 4 opens in flight. They keep all 4 servers busy, so any
+# further opens only wait in the queue.
 #
-# Now we measure with real threads. We read the 100 files from this disk, and then from a mount that delays each request
-# as in the simulation.
+# Now we measure with real threads. We read the 100 images first from the folder itself, and then through a mount of
+# `slowfs`, which now delays each request as in the simulation.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -497,16 +514,16 @@ with slowfs.open_slow(folder, storage) as slow:
     found["slow mount"] = rates_in_flight(slow.store, most=64)  # its servers limit what it sends on
 
 # %% [markdown]
-# The folded cell draws the simulation, your formula, and the measured rates. It also notes the rate of this machine on a
-# *worksheet*, which notebooks 11 and 14 use.
+# The folded cell draws the simulation, your formula, and the measured rates. It also writes two results to a *worksheet*
+# for later notebooks: the time to open and read one file, and the highest number of files per second.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 mounted = found["slow mount"]
 measured = np.median(mounted[enough]) / limit if enough in mounted else np.nan
 title = f"{enough} opens in flight are enough for {storage.servers} servers: {limit:,.0f} files/s, of which the mount reached {measured:.0%}"
 axes = {"x": "opens in flight", "y": "files per second", "log": "xy", "ideal": "simulation"}
-mine = {"your formula": {k: your_rate(k, storage) for k in counts}, "simulation": simulated}
-show.figure(figures.lines({**found, **mine}, title, **axes, guess=guess))
+computed = {"your formula": {k: your_rate(k, storage) for k in counts}, "simulation": simulated}
+show.figure(figures.lines({**found, **computed}, title, **axes, guess=guess))
 cold = found.get("here, cold cache", found["here, warm cache"])
 worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np.median, cold.values())))
 
@@ -518,20 +535,22 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 #
 # </details>
 #
-# **Slow storage** is limited by latency as long as fewer than 4 opens are in flight, so each additional open makes the
-# program faster. From 4 on, the servers are the limit. The measured rates of the mount are below the simulation, because
-# the threads and the mount need the CPU as well.
+# As long as fewer than 4 opens are in flight, latency limits the **slow mount**, so each additional open makes the
+# program faster. From 4 opens on, the servers are the limit. The measured rates of the mount are below the simulation,
+# because the threads and the mount also need time on the CPU.
 #
 # **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache, there
-# is nothing to wait for. Then threads gain little or even lose time, since Python runs one thread at a time, and
-# switching between them costs time.
+# is nothing to wait for. Then threads gain little or even lose time, since Python runs only one thread at a time, and
+# switching between threads costs time.
 #
-# **Your turn.** Set `servers=8` and run the simulation again. How many opens in flight does the storage need now?
+# **Your turn.** Change `servers=4` to `servers=8` in the cell below *Predict*, and run the cells from there to the
+# printed table again. How many opens in flight does the storage need now?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# It needs 8. Twice as many servers answer twice as many requests, so the limit is 2,000 files per second.
+# It needs 8 opens in flight. Eight servers answer twice as many requests per second as four, so the limit is now 2,000
+# files per second.
 #
 # </details>
 #
@@ -540,19 +559,22 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb): predict how many inodes a data set needs, and how
-# long a job waits until its files are open.
+# In [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb), you predict how many inodes a data set needs, and
+# how long a job waits until its files are open.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
 # How long does it take to open a file on your cluster? The next cell packs the data set twice: as a folder of files and
-# as one file. Copy both to the file system that your jobs use, before you close the notebook, which then deletes them.
-# Run the printed command in the folder of the copies, on a node that has not read them before.
+# as one file. Copy both to the file system that your jobs use before you close the notebook, because closing it deletes
+# them. Then run the printed command in the folder of the copies, on a node that has not read them before.
 #
 # The command prints samples per second for both. Divide 1,000 by each number to get milliseconds per sample. For example,
-# 250 and 1,000 samples per second are 4 ms and 1 ms. The difference, 3 ms, is the cost of a separate file, which the
-# exercise calls `cluster_ms`. A file whose name the node does not know yet costs even more.
+# 250 samples per second means 4 ms per sample, and 1,000 means 1 ms. The difference, here 3 ms, is the cost of a separate
+# file. Exercise 01 calls it `cluster_ms`.
+#
+# Before each measurement, the command opens each file to drop its bytes from the page cache, so the node already knows
+# all names. A file whose name the node does not know yet costs even more.
 
 # %%
 from smallfiles.measure import BenchConfig
@@ -569,9 +591,9 @@ show.command(config, "read", [files.name, one_file.name])
 # ## Key points
 #
 # - A small file costs an inode, usually an allocation unit, and about two requests to a metadata server.
-# - An open takes microseconds if this machine can answer it, and may take milliseconds if a server must.
-# - A file is small if, in the time that it takes to open it, the storage could deliver more bytes than the file has.
-# - Several opens in flight hide the latency until all servers are busy. Further opens only queue.
+# - If the kernel can open a file by itself, this takes microseconds. If it must ask a server, it may take milliseconds.
+# - A file is small if opening it takes longer than reading its bytes.
+# - Several opens in flight hide the latency until all servers are busy. Further opens only wait in the queue.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -582,8 +604,9 @@ show.command(config, "read", [files.name, one_file.name])
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. The bytes take 0.25 ms and the open takes 1 ms. (b) would be true for files of 2 MB, which is the product of
-# the two numbers. (a) would be true for files of 8 MB.
+# **(c)**. Opening a file takes 1 ms and reading its bytes takes 0.25 ms, so the node spends 1 ms of every 1.25 ms on
+# opening. Answer (b) would be true for files of 2 MB, which is 1 ms multiplied by 2 GB/s. Answer (a) would be true for
+# files of 8 MB.
 #
 # </details>
 #
@@ -593,10 +616,11 @@ show.command(config, "read", [files.name, one_file.name])
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Something limits the rate to 2,000 files per second. It may be the server, or the node itself: by default, a
-# Lustre client has at most 8 metadata requests in flight (`lctl get_param mdc.*.max_rpcs_in_flight`). To find out,
-# start a second node. If both nodes together are faster, the first node was the limit. Fewer files help in both cases.
-# (a) More threads only wait in the queue. (b) More CPUs wait just as long.
+# **(c)**. Something limits the rate to 2,000 files per second. It may be the server. It may also be the node itself: by
+# default, a Lustre client has at most 8 metadata requests in flight (`lctl get_param mdc.*.max_rpcs_in_flight`). To find
+# out which, run the program on a second node as well. If both nodes together open more files per second, the first node
+# was the limit. Fewer files help in both cases. With (a), more threads only wait in the queue. With (b), the additional
+# CPUs wait just as long.
 #
 # </details>
 #
@@ -607,12 +631,13 @@ show.command(config, "read", [files.name, one_file.name])
 # <summary>Answer</summary>
 #
 # **(b)**. Your node still remembers names and inodes. A fresh node does not, so on many file systems each file also needs
-# a look-up. (a) would be true if nodes remembered only bytes. (c) An empty cache makes nothing faster.
+# a look-up. Answer (a) would be true if nodes remembered only bytes. Answer (c) is wrong because an empty cache makes
+# nothing faster.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) writes a list of all files once, so that
-# no job has to search for them.
+# In [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) you write a list of all files once, so
+# that no job has to search for them.

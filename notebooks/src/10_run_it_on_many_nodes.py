@@ -1,11 +1,12 @@
 # %% [markdown] id="top"
 # # 10 · Run it on many nodes
 #
-# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
-# 400 synthetic images
+# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** nothing; Slurm is optional · **Data** 400
+# synthetic images
 #
 # On many nodes, many processes train one model together, and each of them must read its own part of the data. If two
-# processes read the same part, no error is raised, and the loss looks normal. This notebook shows how to notice it.
+# processes read the same part, no error is raised, and the loss looks normal. This notebook shows how to notice such a
+# fault.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -24,7 +25,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts, so they do not change on a busy machine.
+# The findings of this notebook do not change on a busy machine.
 
 # %% id="start"
 import sys
@@ -76,10 +77,10 @@ if not packed.exists():
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# Each launcher tells its processes their numbers in environment variables. The next cell shows them for processes that were
-# started in six ways. (`salloc` opens a shell in a job.) It does not start a job: `nodes.srun(3)`, for example, only returns
-# the variables that rank 3 would have. The last lines of the output show what `smallfiles.machine.ranks` makes of the
-# variables: the rank, the number of ranks, the local rank, and the node.
+# A *launcher*, such as `srun` or `torchrun`, sets environment variables that tell each process its numbers. The next cell
+# shows these variables for processes that were started in six ways. (`salloc` opens a shell in a job.) The cell does not
+# start a job. For example, `nodes.srun(3)` only returns the variables that rank 3 would have. The last lines of the output
+# show what `smallfiles.machine.ranks` computes from the variables: rank, number of ranks (`of`), local rank, and node.
 #
 # > **Predict.** Which of the six processes belong to a group of four ranks, and which run alone?
 
@@ -101,15 +102,16 @@ launched = {
 print(nodes.table(launched, guess))
 
 # %% [markdown]
-# The job script and the salloc shell see `SLURM_NTASKS=4`, although each of them is a single process. A program that relies
-# on this variable reads only a quarter of the data, or it waits for three processes that do not exist.
+# The process of `srun` and both processes of torchrun belong to a group of four ranks. The other three run alone. But the
+# job script and the salloc shell see `SLURM_NTASKS=4`, too. A program that relies on this variable there reads only a
+# quarter of the data, or it waits for three processes that do not exist.
 #
-# `SLURM_NTASKS` belongs to the whole job. The tasks that one `srun` starts are called a *step*, and `SLURM_STEP_NUM_TASKS` is
-# their number. A program should use this variable. If it is missing, as in the job script, or if it is 1, as in the salloc
-# shell, the process runs alone. (At many sites, the salloc shell is a step of one task.)
+# `SLURM_NTASKS` is the number of tasks that the job may start. The tasks that one `srun` starts are called a *step*, and
+# `SLURM_STEP_NUM_TASKS` is their number. A program should use this second variable. If it is missing, as in the job script,
+# or if it is 1, as in the salloc shell of many sites, the process runs alone.
 #
-# But check the variables of torchrun first. If `srun` started torchrun on each node, then Slurm counts the two torchruns
-# and not the four ranks.
+# But a program must check the variables of torchrun first, `RANK` and `WORLD_SIZE`. In the column *torchrun in srun*,
+# `srun` started one torchrun on each node. Slurm counts these two torchruns, and not the four ranks.
 #
 # <details>
 # <summary>How do the ranks find each other?</summary>
@@ -130,12 +132,11 @@ print(nodes.table(launched, guess))
 #
 # </details>
 #
-# A rank also needs its CPUs. Some versions of `srun` ignore the `--cpus-per-task` of the script. If the cluster also binds
-# tasks to cores, each rank then runs on a single core. So repeat the option in your script: `srun
-# --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
-#
 # <details>
-# <summary>Which versions, and how does a program notice?</summary>
+# <summary>Does each rank get the CPUs that the job requested?</summary>
+#
+# Some versions of `srun` ignore the option `--cpus-per-task` of the job script. If the cluster also binds tasks to cores,
+# each rank then runs on a single core. So repeat the option: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 #
 # Slurm 22.05 ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) and 23.02 do not pass it on. Slurm
 # 23.11 does ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)).
@@ -151,8 +152,8 @@ print(nodes.table(launched, guess))
 # %% [markdown] id="audit" tags=["core"]
 # ## 2 · Audit which rank receives which sample
 #
-# The next cell writes a training program that contains only its data loading. Its `IterableDataset` shuffles the files
-# anew in each epoch and reads them.
+# The next cell writes a program that loads data as a training does, but does not train. In each epoch, its
+# `IterableDataset` shuffles the files anew and reads them.
 
 # %% tags=["slide"]
 plain = setup.scratch / "plain.py"
@@ -171,17 +172,18 @@ class Images(IterableDataset):
             yield torch.tensor(list(path.read_bytes()[:64]))  # instead of decoding it
 
 images = Images(sys.argv[1])
-for images.epoch in range(2):
+for epoch in range(2):
+    images.epoch = epoch
     count = sum(len(batch) for batch in DataLoader(images, batch_size=10))
-    print(f"rank {os.environ['RANK']}, epoch {images.epoch}: {count} samples", flush=True)
+    print(f"rank {os.environ['RANK']}, epoch {epoch}: {count} samples", flush=True)
 """)
 
 # %% [markdown]
-# We will start it with torchrun on two ranks. In front of the command we write `smallfiles audit --save RECORD --`. The audit
-# does not change the program. It records which samples each rank received, and in which order. Here it recognises a sample
-# by the file that was opened for it.
+# We will start the program with torchrun on two ranks. In front of the command we write
+# `smallfiles audit --save RECORD --`. The audit does not change the program. It records which samples each rank received,
+# and in which order. Here it recognises a sample by the file that was opened for it.
 #
-# The next cell defines a function that runs this command and prints its output.
+# The next cell defines a function that does this and prints the output.
 
 # %%
 import shlex
@@ -211,11 +213,11 @@ guess = None  # your guess: for example 200
 record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.json")
 
 # %% [markdown]
-# Each rank receives all 400 samples, so every sample arrives twice. `DataLoader` cannot divide an `IterableDataset`,
-# because only the data set knows which sample comes next. The program reports no error. But an epoch takes as long
-# as on one rank, and both ranks compute the same gradients.
+# Each rank receives all 400 samples, so every sample arrives twice. The verdict is *samples are seen by several ranks*.
+# `DataLoader` cannot divide an `IterableDataset`, because only the data set knows which sample comes next. The program
+# itself reports no error. But an epoch takes as long as on one rank, and both ranks would compute the same gradients.
 #
-# We draw the samples in order, one row per rank:
+# We draw the samples in the order in which they arrived, with one row per rank:
 
 # %% tags=["slide"]
 import json
@@ -230,8 +232,8 @@ show.figure(figure, alt=text)
 # new order, so its colours are mixed. Both rows of an epoch are equal, because both ranks receive the same samples in the
 # same order. Red marks the samples that another rank has received, too.
 #
-# **Your turn.** Change `__iter__` in the program so that each rank reads every second file. Run that cell, and
-# then the audit again.
+# **Your turn.** Change `__iter__` in the program so that each rank reads its own half of the files. Run the cell of the
+# program again, and then the audit.
 #
 # <details>
 # <summary>Answer</summary>
@@ -242,7 +244,7 @@ show.figure(figure, alt=text)
 #
 # </details>
 #
-# The loader of the toolbox divides the samples over ranks and workers itself:
+# The loader of the toolbox divides the samples over ranks and workers itself. We audit it, too:
 
 # %%
 ours = setup.scratch / "ours.py"
@@ -259,11 +261,11 @@ figure, text = draw(json.loads(record.read_text()))
 show.figure(figure, alt=text)
 
 # %% [markdown]
-# The verdict is *exactly once*, and there are no red marks. The colours of epoch 0 are given rank by rank, so rank 0 has the
-# dark half and rank 1 the light half: no sample is in both rows. Lines that begin with *unknown* say what the audit cannot see.
+# The verdict is *exactly once*, and there are no red marks. The colours of epoch 0 begin in the row of rank 0 and continue
+# in the row of rank 1. So rank 0 has the dark half, rank 1 has the light half, and no sample is in both rows.
 #
-# Audit your own training, too. Two epochs of a few thousand samples are enough. [docs/audit.md](../docs/audit.md) has a
-# recipe for each loader, and shows how to audit a resume.
+# Audit your own training, too: write its command into the next cell. Two epochs of a few thousand samples are enough.
+# [docs/audit.md](../docs/audit.md) has a recipe for each loader, and shows how to audit a resume.
 
 # %%
 mine = ""  # change me: for example "torchrun --standalone --nproc-per-node 2 train.py --epochs 2"
@@ -286,7 +288,7 @@ from collections import Counter
 
 
 def read(rank=None, world_size=None):
-    """Return the numbers of the samples that this process reads in an epoch."""
+    """Return the samples that this process reads. The loader finds a missing rank itself."""
     settings = LoaderConfig(batch=10, workers=2, mode="threads", rank=rank, world_size=world_size)
     return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
 
@@ -302,14 +304,14 @@ for read_part in (read, read_by_local_rank):
     print(f"{read_part.__name__:18} reads {[*map(len, parts)]}, {len(often)} different samples")
 
 # %% [markdown]
-# With the local rank, half of the samples are read twice and the other half never, because the local ranks are 0 and 1 on
-# both nodes. Yet each rank reads the right number of samples. So a count per rank proves nothing. You must count each
-# sample over all ranks, as the audit does.
+# With the local rank, half of the samples are read twice, and the other half is never read, because the local ranks are 0
+# and 1 on both nodes. Yet each rank reads the right number of samples. So a count per rank proves nothing. You must count
+# each sample over all ranks, as the audit does.
 #
-# Second, the number of samples may not be divisible by the number of ranks. The *folded* cell divides ten samples over
-# four ranks with two samplers.
+# Second, the number of samples may not be divisible by the number of ranks. The *folded* cell divides ten samples over four
+# ranks, once with PyTorch's `DistributedSampler` and once as our loader does.
 #
-# How many samples does PyTorch's `DistributedSampler` read in total, and how many does ours?
+# How many samples do the four ranks read in total in the two cases?
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
@@ -328,14 +330,14 @@ for name, counts in reads.items():
     print(f"{name:20} its ranks read {counts}, together {sum(counts)} of 10")
 
 # %% [markdown]
-# PyTorch reads two samples twice, so that all ranks have the same number of steps. In a validation, these two samples
-# count twice. The audit calls this *padding by repetition*.
+# With PyTorch's sampler, the ranks read 12 samples in total. Two samples are read twice, so that all ranks have the same
+# number of steps. In a validation, they count twice. The audit calls this *padding by repetition*.
 #
-# Our loader reads each sample once, so some ranks may have one more step than others. In training, such a rank would wait for
-# the others until a timeout (section 4), so set `drop_last=True`. Then two of the ten samples are left out of this epoch. Each
-# epoch has a new order, so each time it leaves out other samples. In a validation, do not set `drop_last`.
+# Our loader reads each of the 10 samples once, so two ranks have one more step than the others. In training, these ranks
+# would wait for the others until a timeout (section 4), so set `drop_last=True`. Then two of the ten samples are left out.
+# The next epoch has a new order, so it usually leaves out other samples. In a validation, do not set `drop_last`.
 #
-# Third, each epoch needs a new order. `DistributedSampler` only knows the epoch if you tell it:
+# Third, each epoch needs a new order. `DistributedSampler` only knows the epoch if you call `set_epoch`:
 
 # %% tags=["slide"]
 sampler, orders = DistributedSampler(range(samples), 4, 0), []
@@ -357,10 +359,10 @@ print("The second epoch has", "the same order." if orders[0] == orders[1] else "
 # </details>
 
 # %% [markdown] tags=["optional"]
-# ### Deal tar shards out
+# ### Deal out tar shards
 #
-# *Optional, 8 minutes.* A tar file is read from front to back, so webdataset does not deal out samples. It deals out whole
-# shards, first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`). [Notebook
+# *Optional, 8 minutes.* A tar file is read from front to back, so webdataset does not divide single samples. It divides
+# whole shards, first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`). [Notebook
 # 05](05_shard_a_dataset.ipynb#4-·-Mix-across-workers) has a picture of it.
 #
 # The *folded* cell packs four shards of 100 images, and defines `read_epoch`, which counts how often all ranks together read
@@ -407,8 +409,8 @@ for name, splitters in ways.items():
     print(f"{name:12} {len(often)} of {samples} samples, in {often.total()} reads: {by_rank}")
 
 # %% [markdown]
-# Without the split over the workers, each sample is read twice. No error reports it. An epoch takes twice as long and is
-# really two passes over the data.
+# Without the split over the workers, each sample is read twice, because both workers of a rank read all shards of this
+# rank. No error is raised, but an epoch takes twice as long.
 #
 # **Your turn.** In `ways["yours"]`, set `nodesplitter` to `None`, and keep the split over the workers. What happens?
 #
@@ -427,7 +429,7 @@ _, by_rank = read_epoch(ranks=3, **both)  # change me: the number of ranks
 print(f"the ranks read {by_rank} of {samples} samples")
 
 # %% [markdown]
-# One rank gets two shards, so it has twice as many steps as the others. At the end it waits for their gradients, and
+# One rank gets two shards, so it has twice as many steps as the others. It waits for gradients that they never send, and
 # training [hangs](https://github.com/webdataset/webdataset/issues/225) until the timeout.
 #
 # <details>
@@ -444,9 +446,9 @@ print(f"the ranks read {by_rank} of {samples} samples")
 # %% [markdown] id="scale" tags=["core"]
 # ## 4 · Train on all of them
 #
-# To train one model, the ranks must also exchange their gradients. `init_process_group` connects them. `rendezvous` returns the
-# address of rank 0, at which they meet. `DistributedDataParallel` (DDP) then averages the gradients of all ranks in each
-# `backward()`.
+# To train one model, the ranks must also exchange their gradients. `init_process_group` connects the ranks. They meet at
+# the address of rank 0, which `rendezvous` returns. `DistributedDataParallel` (DDP) then averages the gradients of all
+# ranks in each `backward()`.
 
 # %%
 from functools import partial
@@ -457,8 +459,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def connect(**options):
-    here, meeting = ranks(), "tcp://{}:{}".format(*rendezvous())  # where rank 0 is
-    dist.init_process_group("gloo", meeting, rank=here.rank, world_size=here.world_size, **options)
+    here, address = ranks(), "tcp://{}:{}".format(*rendezvous())  # the address of rank 0
+    dist.init_process_group("gloo", address, rank=here.rank, world_size=here.world_size, **options)
     return here.rank
 
 
@@ -472,12 +474,12 @@ def connect(**options):
 #
 # </details>
 #
-# The *folded* cell defines `meet`, which connects this rank and makes its model, its optimizer, and its loader. Then we define
-# one training step.
+# The *folded* cell defines `prepare`, which connects a rank and makes its model, its optimizer, and its loader. The next
+# cell defines one training step.
 
 
 # %% jupyter={"source_hidden": true}
-def meet():
+def prepare():
     connect()
     torch.manual_seed(0)  # equal first weights; DDP would send those of rank 0
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
@@ -497,14 +499,14 @@ def step(model, optimizer, batch):
 
 
 def one_step(wrap):
-    model, optimizer, loader = meet()
+    model, optimizer, loader = prepare()
     loss = step(wrap(model), optimizer, next(iter(loader)))
     dist.destroy_process_group()
     return loss, model[1].weight.abs().sum().item()
 
 
 # %% [markdown]
-# Two ranks take one step, with their own batches. Are their losses equal afterwards? Are their weights?
+# Two ranks take one step, each with its own batch. Do they have the same loss? Do they have the same weights after the step?
 
 # %% tags=["slide"]
 two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]  # two nodes with one rank each
@@ -516,9 +518,9 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # The losses differ, because each rank has its own batch. Without DDP, each rank applies its own gradient, and the models
 # drift apart. With DDP, all ranks apply the same average, so their weights stay equal.
 #
-# The exchange needs every rank in every step. In the next cell, rank 0 takes three steps and rank 1 only two. Then rank 1
-# sleeps for 5 s. Its process is alive but sends nothing, so rank 0 cannot tell that it has stopped. (If the process ended,
-# rank 0 would get an error at once.)
+# The exchange needs every rank in every step. In the next cell, a step is only an `all_reduce`, which adds up a tensor over
+# all ranks. Rank 0 takes three steps, and rank 1 takes only two and then sleeps for 5 s. The process of rank 1 is still
+# alive, so rank 0 gets no message that the third step will never come.
 
 # %%
 from datetime import timedelta
@@ -539,20 +541,28 @@ for rank, end in enumerate(nodes.play(uneven, two)):
     print(f"rank {rank}: {end}")
 
 # %% [markdown]
-# Rank 0 waits for a third step of rank 1, which never comes. So training seems to hang until the timeout ends it. The timeout
-# is 3 s here. By default, it is 10 minutes with NCCL and 30 minutes with gloo.
+# Rank 0 waits for rank 1 until the timeout, so a training seems to hang. The timeout is 3 s here. By default, it is 10
+# minutes with NCCL and 30 minutes with gloo. So give all ranks the same number of batches. The audit reports this fault as
+# *ranks have different numbers of batches*.
 #
-# The audit reports this fault as *ranks have different numbers of batches*.
+# <details>
+# <summary>What if the numbers must differ?</summary>
+#
+# Put the training loop into PyTorch's context manager
+# [Join](https://docs.pytorch.org/tutorials/advanced/generic_join.html). A rank that has no batch left then still takes part
+# in the exchange, until the last rank has finished.
+#
+# </details>
 
 # %% [markdown] id="full" tags=["optional"]
 # ## 5 · Add nodes until the storage saturates
 #
-# *Optional, 8 minutes.* Suppose that each new rank has as much work as the others. Then twice as many ranks should do
-# twice the work per second. This is called *weak scaling*. It ends where the ranks need more bytes per second than the storage
-# delivers.
+# *Optional, 8 minutes.* Suppose that you add ranks and give each of them the same amount of work. This is called *weak
+# scaling*. Ideally, twice as many ranks do twice the work per second. This ends when the ranks together need more bytes per
+# second than the storage delivers.
 #
-# In each rank, a step takes 30 ms and needs 10 images of about 110 kB, which is 1.1 MB. The storage delivers 80 MB per second
-# to all ranks together.
+# In each rank, a step takes 30 ms and needs 10 images of about 110 kB, together 1.1 MB. The storage delivers 80 MB per
+# second to all ranks together.
 #
 # > **Predict.** For how many ranks is this storage fast enough?
 
@@ -563,11 +573,12 @@ guess = None  # your guess, a number of ranks: for example 4
 rate, step_s = 80e6, 0.03  # change me: bytes per second of the storage, seconds per step
 batch_bytes = 10 * source.manifest.sizes.mean()
 needs = batch_bytes / step_s
-print(f"A rank needs {needs / 1e6:.0f} MB/s: {rate / 1e6:.0f} MB/s feed {rate / needs:.1f} ranks.")
+print(f"A rank needs {needs / 1e6:.0f} MB/s. The storage is enough for {rate / needs:.1f} ranks.")
 
 # %% [markdown]
-# In the simulation, each rank requests its next batch when a step begins, and the storage sends one batch after the other. We
-# compare one shared storage with a copy of the data set on a disk of each rank, which is equally fast.
+# So the storage is fast enough for two ranks, but not for three. We simulate more ranks. Each rank requests its next batch
+# when a step begins, and the storage sends one batch after the other. In a second case, each rank has a copy of the data
+# set on its own disk, which is as fast as the shared storage.
 
 # %% tags=["slide"]
 import heapq
@@ -595,20 +606,20 @@ def steps_per_s(ranks, shared, steps=200):
 numbers = range(1, 9)
 copies, shared = ({n: 10 * steps_per_s(n, kind) for n in numbers} for kind in (False, True))
 fed, gain = int(rate / needs), shared[8] / shared[1]
-title = f"One storage feeds {fed} rank{'s' * (fed != 1)}; eight ranks are {gain:.1f} times as fast as one"
+title = f"One storage suffices for {fed} rank{'s' * (fed != 1)}; eight are {gain:.1f} times as fast as one"
 axes = {"x": "ranks", "y": "images per second, all ranks", "counted": True}
 marks = {f"{rate / 1e6:.0f} / {needs / 1e6:.0f} = {rate / needs:.1f} ranks": rate / needs}
 figures.lines({"a copy per rank": copies, "one storage": shared}, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# Two ranks use almost 80 MB/s, so a third rank gains little and a fourth gains nothing. With a copy for each
-# rank, the rate grows with the ranks. But copying must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
+# Two ranks use almost 80 MB/s, so a third rank gains little and a fourth gains nothing. With a copy for each rank, the rate
+# keeps growing with the number of ranks. But the copies cost time, so they must [pay
+# off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs). The job of section 7 measures the rate of your storage.
 #
-# To measure this, run the job of section 7 on 1 to 8 nodes.
-#
-# Unpacked files have another limit, the opens per second. In [notebook 01](01_count_the_cost_of_small_files.ipynb) you measured
-# how many files this machine opens per second. From this, the *folded* cell computes how many ranks one node can feed. This is
-# a limit *per node*. The metadata servers, which all nodes share, are a second limit ([11](11_choose_a_format.ipynb)).
+# Unpacked files have another limit, because each file must be opened. A rank needs 10 files in 30 ms, or 333 per second.
+# The *folded* cell divides the files per second that you measured in [notebook 01](01_count_the_cost_of_small_files.ipynb)
+# by 333. The result is a limit *per node*. The metadata servers, which all nodes share, are a second limit
+# ([11](11_choose_a_format.ipynb)).
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
@@ -619,12 +630,12 @@ worksheet.note("10", ranks_fed=int(opens / (10 / step_s)))
 # %% [markdown] id="limit" tags=["core"]
 # ## 6 · Outlive the time limit
 #
-# At its time limit, a job is killed. With `--signal=USR1@90`, Slurm sends the signal USR1 to the ranks about 90 seconds before
-# the limit. The ranks then write a checkpoint and stop, and the next run continues from it.
+# At its time limit, a job is killed. With `--signal=USR1@90`, Slurm sends the signal USR1 to the ranks about 90 seconds
+# before the limit. The ranks then write a checkpoint and stop, and the next run continues from it.
 #
 # All ranks must stop after the *same* step, but the signal does not reach them at the same moment. So after each step, the
-# ranks add up how many signals they have received. If the sum is not zero, all of them stop. The function `leave`, which
-# follows, then saves the checkpoint.
+# ranks add up how many signals they have received. If the sum is not zero, all ranks stop and call `leave`, which saves the
+# checkpoint.
 
 
 # %%
@@ -635,7 +646,7 @@ def train(folder, epochs=3):
     """Train to the end, or until the signal; continue from a checkpoint if there is one."""
     signals, state, saved, loss = [], {}, folder / "checkpoint.pt", float("nan")
     signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
-    model, optimizer, loader = meet()
+    model, optimizer, loader = prepare()
     if saved.exists():
         state = torch.load(saved)
         model.load_state_dict(state["model"])
@@ -653,9 +664,9 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# The *folded* cell defines `leave`, which saves the checkpoint under another name and then renames it, so that a killed job
-# never leaves half a checkpoint. A real program would then end with exit code 75; here, `leave` only prints it. The cell also
-# defines a function that sends the signal.
+# The *folded* cell defines `leave`. Rank 0 saves the checkpoint under another name and then renames it, so a job that is
+# killed while it saves does not leave an incomplete checkpoint. A real program would then end with exit code 75. Here,
+# `leave` only returns a text with this number. The cell also defines a function that sends the signal in place of Slurm.
 
 
 # %% jupyter={"source_hidden": true}
@@ -677,8 +688,7 @@ def slurm_sends_usr1(pids):
 # %% [markdown]
 # The first run gets the signal in its second epoch (epoch 1), and the second run resumes. The third run is never stopped.
 #
-# Is the last loss of the interrupted training the same as that of the third run, almost the same, or
-# clearly different?
+# Are the last losses of the second and the third run the same, almost the same, or clearly different?
 
 # %% tags=["slide"]
 cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
@@ -687,8 +697,8 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
-# The losses are equal. The checkpoint contains the weights of the model and the position of the loader, and the order and the
-# random crops depend only on the seed, the epoch, and the sample.
+# The two losses are the same. The checkpoint contains the weights of the model and the position of the loader. The order
+# and the random crops depend only on the seed, the epoch, and the sample. So the second run got the batches that were left.
 #
 # `smallfiles train` works in the same way. After the signal, its process ends with exit code 75, and the job script puts
 # the job into the queue again:
@@ -698,13 +708,13 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # #SBATCH --requeue --open-mode=append    # the job may be queued again, and its log is continued
 # set -e                                  # the script ends at the first command that fails
 # code=0
-# srun … smallfiles train … || code=$?    # a command in front of || may fail; we keep its exit code
+# srun … smallfiles train … || code=$?    # a failure in front of || does not end the script; we keep the code
 # if ((code == 75)); then exec scontrol requeue "$SLURM_JOB_ID"; fi
 # exit "$code"                            # any other code is the result of the job
 # ```
 #
 # <details>
-# <summary>What happens after code 75 without <code>|| code=$?</code></summary>
+# <summary>What happens after code 75 without <code>|| code=$?</code>?</summary>
 #
 # `set -e` ends the script at `srun`, so no command puts the job into the queue again.
 #
@@ -719,7 +729,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # - GPUs may add numbers in another order, so expect losses that are almost equal.
 # - With NCCL, `stop` is on the GPU, and asking for its value waits for the GPU. Ask every 20 steps, on all ranks.
 # - A model with dropout also needs the state of its random generator (`torch.get_rng_state()`) on each rank.
-# - If the job resumes with fewer ranks, these share the rest of the epoch. But the global batch is smaller then, so scale
+# - If the job resumes with fewer ranks, they share the rest of the epoch. But the global batch is then smaller, so scale
 #   the learning rate or the batch of a rank.
 # - Start the ranks with `srun`. By default, torchrun dies of USR1, and it turns exit code 75 into 1.
 #
@@ -728,8 +738,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # %% [markdown] id="script" tags=["core"]
 # ## 7 · Read a job script, and submit it
 #
-# This is a job script of the course. It uses the function `task` of `lib.sh`, which is `srun --cpus-per-task="$cpus"`. The
-# command `smallfiles epoch` reads one epoch and writes down which samples it read.
+# The next cell prints a job script of the course. Its function `task` comes from `lib.sh` and calls `srun
+# --cpus-per-task="$cpus"`. The command `smallfiles epoch` reads one epoch and writes down which samples it read.
 #
 # How many processes run `smallfiles epoch "$data"`, and how many run `smallfiles epoch --count`?
 
@@ -739,11 +749,11 @@ from helpers import jobs
 print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
-# Four processes read, because there are two nodes (`--nodes`) with two tasks each (`--ntasks-per-node`). The last command
-# has no `task` in front of it, so it runs once. It counts the samples of all ranks.
+# Four processes read the data, because there are two nodes (`--nodes`) with two tasks each (`--ntasks-per-node`). The last
+# command has no `task` in front of it, so one process runs it. It fails if a sample is missing or was read twice.
 #
-# The next cell submits the script to the local cluster, if `slurm/local/up` has started one, or to the site that
-# `COURSE_SITE` names.
+# The next cell submits the script to the site that `COURSE_SITE` names, or else to the local cluster of `slurm/local/up`.
+# If there is neither, it only shows the command.
 
 # %% tags=["slide"]
 sent = nodes.submit("10_read", packed, "seen")
@@ -776,7 +786,7 @@ print(sent.log or "No job, no log.")
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Each rank of the job `10_train` runs this command. It runs the same command to resume:
+# Each rank of the job `10_train` runs this command, and runs it again to resume:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -794,8 +804,8 @@ show.command(config, "train.arrow")
 # scancel NUMBER                                      # end it
 # ```
 #
-# `10_read` only reads. Give it a data set that is larger than the memory of all nodes together. If it reports fewer samples per
-# second than your ranks can train on, the storage is too slow.
+# Give `10_read` a data set that is larger than the memory of all nodes together. If it reports fewer samples per second
+# than all your ranks can train on, the storage is too slow.
 
 # %% [markdown] id="key-points"
 # ## Key points
