@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
 #
-# In many training jobs, the GPU waits for data. It could process thousands of images per second. But each image is a file
-# of its own, and each file must be found, opened, read, and decoded.
+# In many training jobs, the GPU waits for data. The GPU could process thousands of images per second. But each image is a
+# file of its own, and each file must be found, opened, read, and decoded.
 #
 # This course measures where the time goes, and it shows five ways to shorten the wait:
 #
@@ -18,16 +18,16 @@
 #
 # *The course in one picture. Notebooks 09 and 10 keep the wait short on distant storage and on many nodes.*
 #
-# The whole course takes two days. You can always skip *optional* sections. If something breaks, look it up in
+# The whole course takes two days. You can skip *optional* sections. If something breaks, look it up in
 # [12 · When it breaks](12_when_it_breaks.ipynb). The [glossary](../docs/glossary.md) explains the terms.
 #
 # <details>
 # <summary>You have only three hours?</summary>
 #
-# Run the cell of *Set up* and do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05 (sections 1, 2, 4, 5), 08 (sections
-# 1, 5), 07 (sections 3, 4), and section 5 of 11 with your own data. Later notebooks begin with a *Recall* question about
-# an earlier notebook. Skip the question if you have skipped that notebook. If you have masks, numbers, or tables of your
-# own, see [13](13_bring_your_own_data.ipynb).
+# Run the cell under *Set up* and do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05
+# (sections 1, 2, 4, 5), 08 (sections 1, 5), 07 (sections 3, 4), and section 5 of 11 with your own data. Later notebooks
+# begin with a *Recall* question about an earlier notebook. Skip the question if you have skipped that notebook. If your
+# data has masks, numbers, or tables, see [13](13_bring_your_own_data.ipynb).
 #
 # </details>
 
@@ -50,8 +50,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Every notebook begins with a cell like the next one. It checks the kernel, which is the Python process behind this page. It makes or
-# finds the data, and it says how long the notebook takes. Run it with **Shift+Enter**.
+# Every notebook begins with a cell like the next one. The cell checks the kernel, which is the Python process behind this
+# page. It makes or finds the data, and it says how long the notebook takes. Run it with **Shift+Enter**.
 
 # %% id="start"
 import sys
@@ -64,16 +64,16 @@ setup = start("00")
 # %% [markdown] id="decision" tags=["core"]
 # ## 1 · Find the limit first
 #
-# Before you change how your data is stored, find out what limits your training. Clusters keep data on a *parallel file system*
-# such as *Lustre*. This is a group of servers that look like one folder on every node. Each image passes through four parts,
-# and the slowest part decides how fast you can train:
+# Before you change how your data is stored, find out what limits your training. Clusters keep data on a *parallel file
+# system* such as *Lustre*. A parallel file system is a group of servers that together look like one folder on every node.
+# Four parts of the cluster work on each image, and the slowest of them decides how fast you can train:
 #
 # 1. The **metadata server** finds and opens files. All users share it.
 # 2. The **data servers** read the bytes from groups of disks, which are called *targets*. All users share them, too.
 # 3. The **CPUs** of the node decode images.
 # 4. The **GPUs** train.
 #
-# Besides, your **quota** limits how many bytes and how many files you may store at all.
+# In addition, your **quota** limits how many bytes and how many files you may store.
 #
 # A *request* is one message from a node to a server. How many requests an image needs depends on how it is stored:
 #
@@ -82,10 +82,11 @@ setup = start("00")
 # - **One packed file** is opened only once, so an image needs only the request that reads its bytes.
 # - **Tar shards** are several large files. They are read from front to back, so one request reads about ten images.
 #
-# The next cell computes how many images per second each part handles. The rule is simple: what the part can do per second,
-# divided by what one image costs. For example, a server that answers 5,000 requests per second delivers 2,500 images per
-# second if each image needs two requests. We use the numbers of a medium-sized cluster. They are orders of magnitude, and
-# [notebook 11](11_choose_a_format.ipynb) says where they come from.
+# The next cell computes how many images per second each part can handle. For each part, we divide what it can do per
+# second by what one image needs. For example, a server that answers 5,000 requests per second delivers 2,500 images per
+# second if each image needs two requests. We use the numbers of a medium-sized cluster. They are only orders of magnitude,
+# and [notebook 11](11_choose_a_format.ipynb) says where they come from. We assume that the packed file is spread over all
+# 24 targets.
 
 # %% tags=["slide"]
 gpus_need = 4 * 64 / 0.05  # each of a node's 4 GPUs needs 64 images for a step of 0.05 s
@@ -93,9 +94,9 @@ cpus_decode = 32 / 0.003  # a node has 32 workers, and each needs 0.003 s to dec
 
 image_s = 110_000 / 0.7e9  # seconds in which a target reads an image of 110 kB, at 0.7 GB/s
 request_s = 0.0005  # seconds that a target needs in addition for each request
-storage = {  # images per second that the storage can deliver to all nodes together
+storage = {  # images per second for all nodes together; 24 targets read the bytes
     "files, busy metadata server": 5_000 / 2,  # other users leave you 5,000 requests per second
-    "files (idle server) or packed file": 24 / (image_s + request_s),  # 24 targets; 1 read an image
+    "files (idle server) or packed file": 24 / (image_s + request_s),  # one read per image
     "tar shards": 24 / (image_s + request_s / 10),  # one read for ten images
 }
 print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode:,.0f}.")
@@ -103,15 +104,15 @@ print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode
 # %% [markdown]
 # A node needs 5,120 images per second. For example, storage that delivers 51,200 images per second could feed ten nodes.
 #
-# > **Predict.** How many nodes does the storage of the cell above feed with tar shards?
+# > **Predict.** How many nodes can the storage of the cell above feed if the images are in tar shards?
 
 # %%
 guess = None  # your guess, nodes that tar shards feed: for example 100
 
 # %% [markdown]
-# The *folded* cell draws the *map of limits*. For each number of nodes, it shows how many images per second the GPUs need and
-# how many the storage delivers. A star marks how many images this machine can decode. [Notebook 11](11_choose_a_format.ipynb)
-# shows the code and explains it.
+# The *folded* cell draws the *map of limits*. For each number of nodes, the map shows how many images per second the GPUs
+# need and how many the storage delivers. A star marks how many images this machine could decode, if it also needs 0.003 s
+# for an image.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import matplotlib.pyplot as plt
@@ -142,11 +143,11 @@ axes.set_title(title)
 show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in storage.items()))
 
 # %% [markdown]
-# The black line rises, because each node adds GPUs. The coloured lines are flat, because all nodes share the storage. Where
-# a coloured line lies below the black line, the GPUs wait. (The dashed line lies above the black one, so these CPUs decode fast
-# enough.) Both axes are logarithmic, so each labelled step is ten times the one before.
+# The black line rises, because each node adds GPUs. The coloured lines are flat, because all nodes share the storage. A dot
+# marks where a coloured line meets the black line. To the right of the dot, the GPUs wait. (The dashed line lies above the
+# black one, so these CPUs decode fast enough.) Both axes are logarithmic.
 #
-# The same numbers tell how busy the GPUs are at most:
+# The next cell computes the percentage of time in which the GPUs can be busy. It also considers a copy on each node:
 
 # %% tags=["slide"]
 storage["a copy on each node"] = float("inf")  # nothing is shared
@@ -155,47 +156,51 @@ for name, rate in storage.items():
     print(f"{name:34}", *(f"{min(100, 100 * rate / (n * gpus_need)):8.3g}%" for n in (1, 10, 100)))
 
 # %% [markdown]
-# While the metadata server is busy, plain files cannot feed even one node. If it is idle, it answers about 100,000 requests
-# per second, which is enough for 50,000 images. Then the targets are the limit. For them it makes no difference whether
-# they read a plain file or a piece of a packed file, so both feed 7 nodes.
+# While the metadata server is busy, plain files cannot feed even one node. An idle metadata server answers about 100,000
+# requests per second, which is enough for 50,000 images. In this case, the targets are the limit. A target needs one
+# request for an image, whether it reads a plain file or a piece of a packed file. So plain files and a packed file both
+# feed 7 nodes.
 #
-# Tar shards feed 23 nodes, because a target spends a tenth of a request on each image. At 100 nodes, they are more than 40
-# times as fast as files with a busy metadata server. If each node has its own copy, the shared storage no longer limits the
-# training.
+# Tar shards feed 23 nodes, because a target needs only one request for ten images. At 100 nodes, tar shards are more than 40
+# times as fast as plain files with a busy metadata server. If each node has its own copy of the data, the shared storage no
+# longer limits the training.
 #
-# **Files are fine** if they lie on a disk inside the node. On shared storage, they are fine for a few nodes while the metadata
-# server has time for you. In both cases, your quota must allow that many files.
+# **Files are fine** if they lie on a disk inside the node. On shared storage, they are fine for a few nodes, as long as the
+# metadata server is not busy. In both cases, your quota must allow that many files.
 #
-# **Packing pays** if busy neighbours use the same metadata server, or if your quota allows fewer files than you have. If many
+# **Packing pays** if other users keep the metadata server busy, or if your quota allows fewer files than you have. If many
 # nodes read the data, pack it so that one request reads many images, as in tar shards.
 #
-# **Your turn.** A larger model needs 0.2 s for a step. In the first cell of this section, change 0.05 to 0.2. How many nodes do
-# plain files feed now, with a busy and with an idle metadata server? Change it back afterwards.
+# **Your turn.** A larger model needs 0.2 s for a step. In the first cell of this section, change 0.05 to 0.2. Run this cell
+# and the cell with the map again. How many nodes do plain files feed now, with a busy and with an idle metadata server?
+# Then undo the change and run both cells again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# A node needs only a quarter of the images per second, so files feed four times as many nodes: 2 and 28. The slower the GPUs
-# are, the longer plain files are fine.
+# Plain files feed 2 nodes with a busy metadata server, and 28 nodes with an idle one. Each node now needs only a quarter of
+# the images per second, so the same storage feeds four times as many nodes. The longer a step takes, the more nodes can use
+# plain files.
 #
 # </details>
 #
 # | What limits you | How you notice it | What helps | Notebook |
 # |---|---|---|---|
-# | metadata server | few images per second, and CPUs and GPUs are idle | pack the files | [01](01_count_the_cost_of_small_files.ipynb), [03](03_pack_arrow.ipynb) to [06](06_read_a_squashfs_image.ipynb) |
-# | data servers | more nodes are not faster | long reads, files that are spread over all targets (*striped*), or a copy on each node | [05](05_shard_a_dataset.ipynb), [07](07_stage_a_dataset.ipynb), [10](10_run_it_on_many_nodes.ipynb) |
-# | a distant object store | latency of 50 ms and more | several requests in flight | [09](09_stream_shards.ipynb) |
-# | CPUs that decode | the CPUs are busy, and the GPU is not | more workers while CPUs are free, cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
+# | metadata server | few images arrive per second, and both CPUs and GPUs are idle | pack the files | [01](01_count_the_cost_of_small_files.ipynb), [03](03_pack_arrow.ipynb) to [06](06_read_a_squashfs_image.ipynb) |
+# | data servers | with more nodes, the training does not become faster | long reads, files that are spread over all targets (*striped*), or a copy on each node | [05](05_shard_a_dataset.ipynb), [07](07_stage_a_dataset.ipynb), [10](10_run_it_on_many_nodes.ipynb) |
+# | a distant object store | each request takes 50 ms or more | several requests in flight | [09](09_stream_shards.ipynb) |
+# | CPUs that decode | the workers are always busy, and the GPU is not | more workers, as long as some CPUs are idle, or cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
 # | GPUs | the next batch is always ready | nothing, because the data arrives fast enough | |
 # | quota | `No space left on device`, `Disk quota exceeded` | fewer and larger files | [02](02_describe_a_dataset.ipynb), [03](03_pack_arrow.ipynb) |
 #
-# [11](11_choose_a_format.ipynb) repeats this map with your site's numbers. In [14](14_wrap_up.ipynb), you decide with all the
-# numbers that you have measured by then.
+# In [notebook 11](11_choose_a_format.ipynb), you draw this map with the numbers of your site. In
+# [notebook 14](14_wrap_up.ipynb), you choose a format with the numbers that you have measured.
 
 # %% [markdown] id="machine" tags=["core"]
 # ## 2 · Ask the machine what it is
 #
-# Many programs start one *worker* for each installed CPU. A worker is a process that loads data. On a cluster this is a trap. The node may have 128 CPUs, while your job may use only 4 of them.
+# A *worker* is a process that loads data. Many programs start one worker for each installed CPU. On a cluster, these are
+# often too many. A node may have 128 CPUs, while your job may use only 4 of them. The next cell prints both numbers:
 
 # %%
 import os
@@ -203,10 +208,11 @@ import os
 print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 
 # %% [markdown]
-# `os.cpu_count` counts the installed CPUs. `usable_cpus` counts the CPUs that this process may use. Linux may allow a
-# process only some CPUs, or limit its CPU time. On your own machine, both numbers are often the same.
+# `os.cpu_count` counts the installed CPUs. `usable_cpus` counts the CPUs that this kernel may use. Linux can restrict a
+# process to some of the CPUs, and it can limit its CPU time. `usable_cpus` considers both. On your own machine, the two
+# numbers are often the same.
 #
-# The next cell allows this process only one CPU, prints both numbers again, and lifts the limit.
+# The cell after the guess restricts this kernel to one CPU, prints both numbers again, and removes the restriction.
 #
 # > **Predict.** Which number changes?
 
@@ -220,15 +226,15 @@ print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 os.sched_setaffinity(0, allowed)
 
 # %% [markdown]
-# Only the second number changes, to 1, because `os.cpu_count` does not know the limit. Start as many workers as the second number
-# allows. If several processes share the CPUs, divide it by their number. For
-# example, `torchrun` can start one process per GPU, and each of them sees all CPUs that the job has on the node.
+# Only the second number changes. It is now 1, while `os.cpu_count` still counts all installed CPUs. So choose the number of
+# workers by the second number. `torchrun` can start one process per GPU, and each of these processes sees all CPUs that the
+# job has on the node. In this case, divide the second number by the number of processes.
 #
-# Some clusters do not enforce the number of CPUs. So in a job, use the smaller of the second number and
-# `$SLURM_CPUS_PER_TASK`, if this variable is set.
+# Some clusters do not enforce the number of CPUs that you have asked for. So in a job, use the smaller of the second number
+# and `$SLURM_CPUS_PER_TASK`, if this variable is set.
 #
-# Your job may also get less memory than is installed. The next cell shows the smaller number and where it comes from. A
-# job that needs more memory is not slowed down. It is killed.
+# Your job may also get less memory than is installed. The next cell prints how much memory you may use, and what sets this
+# limit:
 
 # %%
 from smallfiles.progress import bytes_text
@@ -237,8 +243,12 @@ limit = machine.memory_limit()
 print(f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}")
 
 # %% [markdown]
-# A file system has two limits as well. One is its size in bytes. The other is its number of *inodes*. Each file and each
-# folder needs one inode, however small it is. In plain Python, `os.statvfs` tells both:
+# `physical memory` means that you may use all memory that is installed. A *cgroup* is a group of processes, for example a
+# job, whose memory Linux limits. A job that needs more memory than its limit is not slowed down. It is killed.
+#
+# A file system has two limits, which are its size in bytes and its number of *inodes*. Each file and each folder needs one
+# inode, however small it is. The next cell asks `os.statvfs` how much of both is free where the course stores its data. Then
+# a helper of the course draws the same for several file systems of this machine:
 
 # %%
 from helpers import machine_report
@@ -250,13 +260,12 @@ picture = machine_report.describe(setup.scratch)
 machine_report.draw(picture)
 
 # %% [markdown]
-# The figure shows how many photos of 100 kB fit. Each file system has a pair of bars, or a single bar if it does not count
-# inodes. The shorter bar of a pair decides. If the inodes run out first, you get "No space left on device" although many
-# bytes are free.
+# The figure shows how many photos of 100 kB still fit. Each file system has one bar for its bytes, and another for its
+# inodes if it counts them. The shorter bar decides. If the inodes run out first, you get "No space left on device" although
+# many bytes are free.
 #
 # On a cluster, you may use only a part of the file system, which is your *quota*. It also limits both bytes and inodes. If
-# the course can read your quota (for example with `quota` or `lfs quota`), the figure has bars for it. If the figure shows no
-# quota, ask your site for it.
+# the figure has no bars for your quota, ask your site for it.
 #
 # > **Predict.** A quota is 2 TB and 3 million inodes. About how many photos of 100 kB fit: 3, 20, or 23 million?
 
@@ -274,10 +283,10 @@ x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# The inodes run out first, at three million files. In practice it is slightly fewer, because folders need inodes, too. Three million photos
-# fill only 0.3 TB of the 2 TB.
+# The answer is 3 million photos, because the inodes run out first. In practice slightly fewer photos fit, because folders
+# need inodes, too. Three million photos fill only 0.3 TB of the 2 TB.
 #
-# **Your turn.** Find the `file_bytes` at which both limits are reached together.
+# **Your turn.** Change `file_bytes` so that the bytes and the inodes run out together.
 #
 # <details>
 # <summary>Answer</summary>
@@ -287,8 +296,8 @@ figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=
 #
 # </details>
 #
-# The command `smallfiles doctor` reports on CPUs, memory, storage, and software. The next cell makes the same report, and shows
-# only the lines that need attention, each with advice:
+# The command `smallfiles doctor` reports on these limits and on the software. The next cell shows only the lines of this
+# report that need attention, each with advice:
 
 # %%
 from smallfiles import doctor
@@ -305,8 +314,9 @@ show.say(f"Lines that need attention: {len(odd)} of {len(findings)}.")
 # A Python package is a tree of small files, too, and an `import` opens many of them.
 #
 # An *audit hook* is a function that Python calls at certain events, for example whenever it opens a file. We start a fresh
-# Python with such a hook. The hook does not see shared libraries (`.so`), because the dynamic loader of Linux opens them. But
-# Linux lists all files that a process has mapped into its memory in `/proc/self/maps`, so we add the files of this list.
+# Python with such a hook. The hook does not see shared libraries (`.so`), because the dynamic loader of Linux opens them.
+# But Linux lists all files that a process has mapped into its memory in `/proc/self/maps`, so we add the files from this
+# list.
 
 # %%
 import subprocess
@@ -345,31 +355,33 @@ x = "files opened, and libraries mapped"
 figures.bars(counts, title, x=x, guess=guess, guess_of="import torch", counted=True)
 
 # %% [markdown]
-# Most of these files are Python modules. On a disk of your own, it takes microseconds to open one. On a parallel file system,
-# the node must ask the metadata server, which all users share.
+# Most of these files are Python modules. On a local disk, it takes microseconds to open a file. On a parallel file system,
+# the node must ask the metadata server.
 #
-# Suppose that your environment lies on such a file system. As in section 1, the metadata server is busy and has 5,000
-# requests per second left for you, and each file needs two of them. On each of 64 nodes, four processes import PyTorch:
+# Suppose that your environment lies on such a file system. As in section 1, the metadata server is busy and answers 5,000
+# of your requests per second, and each file needs two requests. On each of 64 nodes, four processes import PyTorch. The next
+# cell computes how long the metadata server needs for their requests, and for an environment that is packed into one file:
 
 # %%
-server = 5_000  # change me: requests per second that your metadata server has left for you
+server = 5_000  # change me: requests per second that your metadata server answers
 files = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
 for name, number in files.items():
     print(f"{name}: {number:,} opens, {float(f'{2 * number / server:.2g}'):,g} s")
 
 # %% [markdown]
-# Before it reads its first image, the job waits for the time in the first line. If the node remembers names, it sends fewer
-# requests. But an import also asks for the attributes of thousands of files, which we have not counted.
+# The first line shows how long the job waits for the import before it reads its first image. This is only an estimate. If
+# the node keeps names in its cache, it sends fewer requests. On the other hand, an import asks thousands of times for
+# the attributes of files, which we have not counted.
 #
-# The second line is the remedy: put the whole environment into one file, which each node opens once
-# ([06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file)). After that, the node
-# reads from the data servers only the parts of this file that it needs.
+# The second line shows the remedy. Put the whole environment into one file, which each node opens once
+# ([06.7](06_read_a_squashfs_image.ipynb#7-·-Put-an-environment-into-one-file)). After that, the node reads from the data
+# servers only the parts of this file that it needs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 4 · Run cells in order
 #
-# *Optional, 3 minutes, if you are new to notebooks.* The *kernel* behind this page keeps all variables until it ends. It
-# does not know where a cell stands on the page. It only knows the order in which you run the cells.
+# *Optional, 3 minutes, if you are new to notebooks.* The *kernel* behind this page keeps all variables until it ends. Only
+# the order in which you run the cells counts, and not their place on the page.
 #
 # The next two cells start a counter and increase it. What does the second cell show if you run it three
 # times? What does it show if you then run the first cell again, and the second cell once more?
@@ -385,14 +397,14 @@ counter
 # After three runs, the second cell shows 3. If you then run the first cell again, the second cell shows 1 at its next run.
 # The number in brackets to the left of a cell shows the order in which the cells ran.
 #
-# When in doubt, choose **Kernel > Restart Kernel and Run All Cells**. It starts a fresh process and runs the page from top
-# to bottom.
+# When in doubt, choose **Kernel > Restart Kernel and Run All Cells**. It runs the page from top to bottom in a fresh
+# process.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 5 · Pass a check
 #
-# Each notebook has an exercise, which is a function with a gap, and a cell that checks it. This function should count the
-# inodes that one copy of a data set needs.
+# Each notebook has an exercise, which is a function with a gap, and a cell that checks it. The next function should return
+# the number of inodes that one copy of a data set needs. Run the cell unchanged:
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check
@@ -405,7 +417,7 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The circle means that you have not tried anything yet. Now we fill the gap.
+# The circle means that you have not filled the gap yet. We fill it now, but not correctly.
 #
 # What does the next function return for 96 files in 4 folders, and what should it return?
 
@@ -421,7 +433,8 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# Next to the cross, the check shows the first case that failed, and often the reason.
+# Next to the cross, the check shows the first case that failed, and often the reason. The function returned 96. It should
+# return 100, because each of the 4 folders needs an inode, too.
 #
 # **Your turn.** Correct the function above and run its cell again. The folded cell contains our solution. Click on its bar
 # to see it.
@@ -444,7 +457,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # ## On the cluster
 #
 # Activate the course's environment ([install](../docs/install.md)), and run this command on the login node and in a job. The
-# first lines show the CPUs and the memory. In a job, there are usually fewer of both:
+# first lines show the CPUs and the memory. In a job, you usually get less of both than the node has:
 
 # %%
 show.command(picture)
@@ -457,7 +470,7 @@ show.command(picture)
 # - Ask for the CPUs and memory that you may use, not for those that are installed.
 # - A file system is full when either its bytes or its inodes run out.
 # - One `import` may open more than a thousand files, and a job on many nodes multiplies this number.
-# - A check shows ○ for not started, ✗ for not yet right, with the reason, or ✓ for passed.
+# - A check shows ○ for not started, ✗ for not yet right, with the first case that failed, or ✓ for passed.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

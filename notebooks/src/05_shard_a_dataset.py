@@ -30,8 +30,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The findings of this notebook are counts, so they do not change on a busy machine. Only the last part of section 3
-# measures times. The set-up cell tells you if the machine is too busy for them.
+# This notebook counts, so its results are the same on a busy machine. Only the last part of section 3 measures times. The
+# set-up cell tells you if the machine is too busy for that.
 
 # %% id="start"
 import sys
@@ -57,7 +57,7 @@ setup = start("05")
 # ## 1 · Look inside a shard
 #
 # A shard holds one file for each *field* of a sample. For a labelled image, these are the image (`.jpg`) and its class
-# (`.cls`). Both have the same name up to the suffix. We write a shard with Python's standard library:
+# (`.cls`). The two files have the same name up to the suffix. We write a shard with Python's standard library:
 
 # %%
 import io
@@ -97,8 +97,8 @@ members = tarfile.open(place / "by-hand.tar").getnames()
 print(f"{len(members)} files (your guess: {guess}), for example", *members[:4])
 
 # %% [markdown]
-# The shard contains two files per image, and they stand side by side. A loader reads the tar from front to back. As long
-# as the name stays the same up to the first dot, the files belong to one sample. Plain Python can do the same:
+# The shard contains two files per image, and they stand side by side. A loader reads from front to back. As long as the
+# names are the same up to the first dot, it puts the files into one sample. Plain Python can do this, too:
 
 # %% tags=["slide"]
 from itertools import groupby
@@ -113,8 +113,8 @@ groups = {key: list(names) for key, names in groupby(members, key_of)}
 print(len(groups), "samples; the first one has", *next(iter(groups.values())))
 
 # %% [markdown]
-# So the files of a sample must also stand next to each other. The command `tar` does not ensure this by itself, so use `tar
-# --sort=name`.
+# This works only if the files of a sample stand next to each other. The command `tar` does not sort files by itself, so
+# use `tar --sort=name`.
 #
 # The rule has a trap. Suppose that two images are named `cat.v1.jpg` and `cat.v2.jpg`. Up to the first dot, both names
 # are `cat`. The next cell asks [webdataset](https://github.com/webdataset/webdataset), the usual loader for shards, how
@@ -129,8 +129,11 @@ for found in wds.WebDataset(f"{place}/cats.tar", shardshuffle=False):
     print("a sample", found["__key__"], "with", [field for field in found if field[0] != "_"])
 
 # %% [markdown]
-# It finds a single sample, and this sample has no field `jpg`. No error is raised. The toolbox avoids the trap because it
-# writes such a dot as `%2E`. One call packs a whole data set into shards:
+# It finds a single sample, which has no field `jpg`, and it raises no error. If you replace the dots in `names` by
+# underscores, it finds both samples.
+#
+# Our toolbox avoids this trap, because it writes a dot inside a name as `%2E`. One call packs a whole data set into
+# shards:
 
 # %%
 from smallfiles import formats
@@ -142,8 +145,8 @@ packed = pack(source, Path(tempfile.mkdtemp(dir=place)) / "train.tars", hundred)
 shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 
 # %% [markdown]
-# webdataset reads shards as a pipeline of steps. A DataLoader runs this pipeline in its workers. It gets `batch_size=None`,
-# because the pipeline makes the batches itself:
+# webdataset reads shards as a pipeline of steps. A DataLoader runs this pipeline in its workers. The pipeline makes the
+# batches itself, so the DataLoader gets `batch_size=None`:
 
 # %%
 import numpy as np
@@ -173,19 +176,19 @@ pictures.shape, torch.as_tensor(targets)[:8]
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
-# A batch should represent the whole data set. But data sets are usually sorted. ImageNet, for example, is delivered as
-# one tar file per class. If you write shards in this order, a loader that reads from front to back gets only images of
-# one class for a long time.
+# A batch should represent the whole data set, but data sets are usually sorted. ImageNet, for example, is delivered as
+# one tar file per class. If you write shards in this order, a loader that reads from front to back gets only one class
+# for a long time.
 #
-# There are two remedies. The first is to shuffle the samples once, before you write the shards. The toolbox does it with
-# `shuffle=SEED`. Compare the labels of the first 24 samples:
+# There are two remedies. The first is to shuffle the samples once, before you write the shards. Our toolbox does this if
+# you pass a seed as `shuffle`. Compare the labels of the first 24 samples without and with this shuffle:
 
 # %%
 official = setup.source("official", split="train")
 sixty = tar.Options(max_count=60)  # images in a shard
 place = Path(tempfile.mkdtemp(dir=setup.scratch))
 ordered = pack(official, place / "ordered.tars", PackConfig(options=sixty))
-mixed = pack(official, place / "mixed.tars", PackConfig(options=sixty, shuffle=0))
+mixed = pack(official, place / "mixed.tars", PackConfig(options=sixty, shuffle=0))  # the seed is 0
 for one in (ordered, mixed):
     reader = formats.open(one.path)
     print(f"{one.path.name:13}", *(reader.target(index) for index in range(24)))
@@ -193,9 +196,9 @@ for one in (ordered, mixed):
 # %% [markdown]
 # In the first line, all images have the class 0. In the second line, the classes are mixed.
 #
-# The second remedy is to shuffle while reading. The loader shuffles the list of shards, and then it passes the samples
-# through a *shuffle buffer*. The buffer holds a fixed number of samples. A new sample replaces a random sample in
-# the buffer, and the loader delivers the sample that was replaced:
+# The second remedy is to shuffle while reading. The loader shuffles the list of shards, and then passes the samples
+# through a *shuffle buffer*, which holds a fixed number of samples. Each new sample takes the place of a random sample in
+# the buffer, and the loader delivers the sample that was there before:
 
 
 # %% tags=["slide"]
@@ -206,9 +209,9 @@ def shuffle_buffer(stream, size, rng):
         if len(buffer) < size:
             buffer.append(item)  # the buffer fills up first
         else:
-            place = int(rng.random() * size)
-            yield buffer[place]
-            buffer[place] = item
+            slot = int(rng.random() * size)
+            yield buffer[slot]
+            buffer[slot] = item
     rng.shuffle(buffer)
     yield from buffer
 
@@ -216,8 +219,8 @@ def shuffle_buffer(stream, size, rng):
 # %% [markdown]
 # `.shuffle(size)` of webdataset works in the same way, except that it begins to deliver before the buffer is full.
 #
-# We simulate a data set like ImageNet: 1,000 classes, 1.28 million images in class order, and shards of 1,000 images. A
-# single worker reads all shards in random order. No image is needed for this, because only the order matters.
+# We simulate a data set like ImageNet, with 1,000 classes and 1.28 million images in class order, in shards of 1,000
+# images. A single worker reads all shards in random order. We need no images for this, because only the order matters.
 
 # %%
 import random
@@ -242,10 +245,10 @@ def classes_per_batch(order):
 
 
 # %% [markdown]
-# In perfectly random order, a batch of 256 images contains 226 of the 1,000 classes.
+# In a perfectly random order, a batch of 256 images would contain 226 of the 1,000 classes.
 #
-# > **Predict.** The shards are in class order. How many images must the buffer hold so that a batch contains half as
-# > many classes, which is 113?
+# > **Predict.** The shards are in class order. How many images must the buffer hold so that a batch contains 113
+# > classes, which is half of 226?
 
 # %%
 guess = None  # your guess, images in the buffer: for example 500
@@ -274,23 +277,24 @@ if guess is not None:
 axes.set(xlim=(0, 70_000), ylim=(0, 240))
 axes.set(xlabel="images in the buffer", ylabel="classes in a batch of 256")
 axes.xaxis.set_major_formatter("{x:,.0f}")
-title = f"In class order, 113 classes per batch need a buffer of some {round(enough, -4):,.0f} images"
+title = f"In class order, 113 classes per batch need a buffer of about {round(enough, -4):,.0f} images"
 axes.set_title(title)
 show.figure(figure, alt=f"{title}. Without a buffer {held[0]:.1f}, with 65,536 images {held[-1]:.0f}.")
 
 # %% [markdown]
-# With shards in class order, even a buffer of 40,000 images gives you only half of the classes. These images need 4 GB of memory
-# in each worker, even if the buffer holds them as JPEG files. Shards that were shuffled before packing contain all classes from the start, so they need no
-# buffer for this purpose.
+# With shards in class order, even a buffer of 40,000 images gives you only half of the classes. These images need 4 GB of
+# memory in each worker, even if the buffer holds them as JPEG files. If the samples were shuffled before packing,
+# neighbours in a shard already have random classes. Then a batch contains 226 classes without any buffer.
 #
 # Is the buffer useless then? No, because packing shuffles only once. Without a buffer, the same images stand next to each
-# other in every epoch, so they share a batch again and again. How often? The next cell looks at all pairs of images that
-# are together in a batch, and counts how many of these pairs were also together in a batch of the epoch before.
+# other in every epoch, so they share a batch again and again. How often does this happen? The next cell looks at all
+# pairs of images that share a batch in the second epoch, and counts how many of them also shared a batch in the first
+# epoch. The classes do not matter for this count.
 
 
 # %%
 def pairs_that_meet_again(first, second):
-    """Return how many percent of the pairs in a batch shared a batch in the epoch before."""
+    """Return the percentage of pairs in a batch that also shared a batch in the epoch before."""
     batch_before = np.empty(samples, int)
     batch_before[first] = np.arange(samples) // batch
     rows = batch_before[second].reshape(-1, batch)
@@ -305,19 +309,19 @@ ideal = (np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2))
 print(f"random order: {pairs_that_meet_again(*ideal):.1g} %")
 
 # %% [markdown]
-# Without a buffer, about 60 % of the pairs meet again in the next epoch. With a buffer of 4,096 images, it is 0.3 %, and
-# in random order it would be 0.02 %.
+# Without a buffer, about 60 % of the pairs meet again in the next epoch. With a buffer of 4,096 images, 0.3 % of them do.
+# In random order, it would be 0.02 %.
 #
 # So do both: **shuffle the samples before packing, and read them through a small buffer**.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Each shard must be opened, which takes two requests of 2 ms, as in notebook 01. We count the opens
-# of one epoch with an audit hook, which Python calls at events such as opening a file.
+# *Optional, 8 minutes.* To open a shard, a loader needs two requests. With 2 ms per request, as in notebook 01, this
+# takes 4 ms. We assume that reading an image of 100 kB takes 1 ms.
 #
-# It takes 4 ms to open a shard, and 1 ms to read an image of 100 kB. With how many images per shard does the
-# loader spend half of its time on opens?
+# With how many images per shard does the loader spend half of its time on opens? We count the opens of one epoch with an
+# audit hook, which Python calls at events such as opening a file.
 
 # %%
 opened = []
@@ -335,7 +339,7 @@ for count in counts:
     print(f"{count:3} images per shard: {opens} opens, {share[count]:.0f} % of the time")
 
 # %% [markdown]
-# The *folded* cell draws the shares, for example with `plt.plot(list(share), share.values())`.
+# The *folded* cell draws these shares. A plain `plt.plot(list(share), share.values())` would show the same points.
 
 # %% jupyter={"source_hidden": true}
 computed = {count: 100 * 4 / (4 + count) for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
@@ -344,16 +348,17 @@ axes = {"x": "images per shard", "y": "percent of the time for opens", "log": "x
 figures.lines({"counted opens": share, "4 / (4 + images)": computed}, title, **axes, counted=True)
 
 # %% [markdown]
-# With four images per shard, opens need half of the time. From there on, each time you double the number of images, the share
-# of the opens falls to roughly half. With 1,000 images, or 100 MB, opens need 0.4 % of the time, so larger shards hardly save
-# any more time. But 10 TB in shards of 100 MB are 100,000 files. So for a data set of many terabytes, make shards of up to
-# 1 GB.
+# With four images per shard, opens need half of the time, and with 64 images only 6 %. Beyond that, the share of the
+# opens roughly halves whenever you double the number of images. With 1,000 images, or 100 MB, it is 0.4 %, so larger
+# shards hardly save any more time. But 10 TB in shards of 100 MB are 100,000 files. So if you have many terabytes, make
+# shards of up to 1 GB.
 #
-# Shards can also be too large. As shards of 1 GB, ImageNet has only 140 of them. If 512 workers read them, 372 workers get
-# none. webdataset then stops with an error, or leaves these workers idle if you pass `empty_check=False`.
+# Shards can also be too large. If you pack ImageNet into shards of 1 GB, you get only 140 shards. If 512 workers read
+# them, 372 workers get no shard. webdataset then stops with an error, or leaves these workers idle if you pass
+# `empty_check=False`.
 #
-# Compression pays only if it saves more time in fetching than it takes to decompress. JPEG images are compressed already, so
-# gzip saves almost nothing:
+# Compress a shard only if the time that you save on fetching it is longer than the time for decompressing it. JPEG images
+# are compressed already, so gzip saves almost nothing:
 
 # %%
 import gzip
@@ -362,9 +367,9 @@ jpegs = b"".join(bytes(one.data) for one in formats.open(packed.path))
 print(f"gzip makes the JPEG images {1 - len(gzip.compress(jpegs, 6)) / len(jpegs):.1%} smaller")
 
 # %% [markdown]
-# On your machine, reading an image may take more or less than 1 ms. How many images must a shard contain here so that a loader
-# spends half of its time on opens? The *folded* cell measures how long an image takes, with a pause of 4 ms for each open. It
-# notes the number on your worksheet. It is a timing, so it scatters on a busy machine.
+# On your machine, reading an image may take more or less than 1 ms. How many images must a shard contain here so that
+# opens need half of the time? The *folded* cell reads shards with a pause of 4 ms for each open, and measures how long an
+# image takes. It prints the answer and notes it on your worksheet. On a busy machine, the answer varies.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -396,24 +401,24 @@ worksheet.note("05", shard_images=half)
 print(f"an open takes {1e3 * open_s:.1f} ms and an image {1e3 * image_s:.2f} ms: {half} images per shard")
 
 # %% [markdown]
-# If reading an image takes much less than 1 ms, as it does from memory, opening a shard weighs more. Then a shard must contain
-# more than four images.
+# The last number is the answer. If the images come from memory, reading an image takes much less than 1 ms. Then a shard
+# must contain many more than four images.
 
 # %% [markdown] id="across" tags=["core"]
 # ## 4 · Mix across workers
 #
-# A training has one process per GPU, which is called a *rank*, and each rank has several workers. Each shard goes to one
-# worker of one rank. Then every worker has its own shards, its own buffer, and its own batches. (For several ranks, webdataset
-# needs `nodesplitter=wds.split_by_node`; [notebook 10](10_run_it_on_many_nodes.ipynb) uses it.)
+# A training run has one process per GPU. Such a process is called a *rank*, and each rank has several workers. Each shard
+# goes to one worker of one rank. So every worker has its own shards, its own buffer, and its own batches. (With several
+# ranks, pass `nodesplitter=wds.split_by_node` to webdataset, as in [notebook 10](10_run_it_on_many_nodes.ipynb).)
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
 # Shards are dealt out like cards. With 8 workers, `urls[worker::workers]` gives worker 0 the shards 0, 8, 16, …, and
-# worker 1 the shards 1, 9, 17, …. No two workers get the same shard, so each sample is read exactly once.
-# What does this do to the batches?
+# worker 1 the shards 1, 9, 17, …. No two workers get the same shard, so each sample is read exactly once. What does this
+# do to the batches? The code below acts as each worker in turn, and reads the shards of section 2.
 #
-# > **Predict.** The shards `ordered` of section 2 are 6 shards with 60 images each, in class order. 8 workers read them. How
-# > many of the 10 classes does a batch of 16 images contain? In random order, it would contain 8.
+# > **Predict.** `ordered` consists of 6 shards with up to 60 images each, in class order. 8 workers read them. How many
+# > of the 10 classes does a batch of 16 images contain? In random order, it would contain 8.
 
 # %%
 guess = None  # your guess, classes in a batch: for example 6
@@ -447,12 +452,13 @@ axes = {"x": "classes in a batch of 16", "dots": "epochs", "groups": ("in class"
 figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order, 8")
 
 # %% [markdown]
-# A worker builds its batches only from its own shards. With 8 workers and 6 shards, a worker has one shard or none, and
-# in class order a shard contains two or three classes. A larger buffer cannot help, because the other classes never
-# reach this worker. A single worker reads all shards, so its buffer mixes all classes.
+# With 8 workers and shards in class order, a batch contains only about two classes. A worker builds its batches only from
+# its own shards. Here, it has one shard or none, and a shard in class order contains two or three classes. A larger buffer
+# cannot help, because the other classes never reach this worker. A single worker reads all shards, so its buffer mixes
+# all classes. It still gets slightly fewer than 8 classes, because the buffer begins to deliver before it is full.
 #
-# If the samples were shuffled before packing, a batch contains equally many classes with any number of workers. Still, give
-# each worker several shards. With the options of section 5, their order changes in each epoch, and so do the batches.
+# If the samples were shuffled before packing, the number of workers makes no difference to the classes in a batch. Still,
+# give each worker several shards. Then it can read them in a new order in each epoch, as section 5 shows.
 #
 # You can now solve task 1 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
 #
@@ -468,10 +474,12 @@ figures.bars(classes_seen, title, **axes, guess=guess, guess_of="in class order,
 # %% [markdown] id="anew" tags=["core"]
 # ## 5 · Change the order in each epoch
 #
-# `shardshuffle=100` shuffles the list of shards. (100 is again the size of a buffer, which here holds shards. Make it at least
-# as large as the list.) Does it find a new order in each epoch? That depends on two more options:
+# `shardshuffle=100` shuffles the list of shards. 100 is the size of a buffer, too, but this buffer holds shards. Make it
+# at least as large as the list.
 #
-# - With `detshuffle=True`, the order depends on a seed and on the number of the epoch.
+# Do the shards come in a new order in each epoch? That depends on two more options:
+#
+# - With `detshuffle=True`, webdataset computes the order from a seed and the number of the epoch.
 # - With `persistent_workers=True`, a DataLoader keeps its workers. Otherwise, it starts new ones in each epoch.
 #
 # > **Predict.** The next cell tries all four combinations of these two options. Which combinations give the second epoch a
@@ -491,13 +499,13 @@ for detshuffle in (False, True):
         print(f"detshuffle={detshuffle!s:5}  persistent_workers={kept!s:5}  {order}")
 
 # %% [markdown]
-# Only both options together give another order.
+# The order changes only if both options are on:
 #
-# - Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the order of the shards in
-#   every epoch, even if you set no seed. A `.shuffle` step does not make up for this, because it mixes only samples that are
-#   close to each other.
-# - With `detshuffle`, each worker [counts the epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must
-#   stay alive.
+# - Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the order of the
+#   shards in every epoch, even if you set no seed. A `.shuffle` step does not help much, because it mixes only samples
+#   that are close to each other.
+# - With `detshuffle`, each worker [counts the epochs](https://github.com/webdataset/webdataset/issues/172) itself. A new
+#   worker begins to count again, so the workers must stay alive.
 #
 # <details>
 # <summary>What if shards must go to another worker in each epoch?</summary>
@@ -510,14 +518,14 @@ for detshuffle in (False, True):
 # pipeline = wds.DataPipeline(*first, wds.tarfile_to_samples(), wds.shuffle(200), wds.decode("pil"))
 # ```
 #
-# Keep the workers alive here, too, because they count the epochs. All ranks must count the same number. If one rank has too few
-# batches and begins its shards again, it counts one epoch more, and shuffles differently from the others. Then some samples
-# are repeated and others are skipped, and nothing reports it. So end each epoch after a number of batches that every rank
-# has, as in [notebook 10](10_run_it_on_many_nodes.ipynb).
+# Keep the workers alive here, too, because they count the epochs. All ranks must be in the same epoch. If a rank has too
+# few batches and reads its shards a second time, this rank counts one epoch more than the others, and then it shuffles
+# differently. As a result, some samples are repeated and others are skipped, and nothing reports it. So end each epoch
+# after a number of batches that every rank has, as in [notebook 10](10_run_it_on_many_nodes.ipynb).
 #
 # </details>
 #
-# The remedies of this notebook:
+# This table lists the symptoms of this notebook and their remedies:
 #
 # | Symptom | Remedy |
 # |---|---|
@@ -525,16 +533,17 @@ for detshuffle in (False, True):
 # | the same images share a batch in every epoch | `.shuffle(4096)` |
 # | the shards come in the same order in every epoch | `detshuffle=True` and `persistent_workers=True` |
 #
-# Some ranks may have more batches than others. But all ranks must end an epoch after the same number of batches. Otherwise, some
-# ranks wait forever for the others ([notebook 10](10_run_it_on_many_nodes.ipynb)). You can now solve tasks 2 and 3 of [exercise
-# 05](../exercises/05_shard_a_dataset.ipynb).
+# Some ranks may have more batches than others, but all ranks must end an epoch after the same number of batches.
+# Otherwise, some ranks wait forever for the others ([notebook 10](10_run_it_on_many_nodes.ipynb)).
+#
+# You can now solve tasks 2 and 3 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 6 · Cut a shard
 #
-# *Optional, 4 minutes.* Suppose that a copy was interrupted exactly between two samples.
+# *Optional, 4 minutes.* Suppose that the copy of a shard was interrupted exactly between two samples.
 #
-# Which of these readers notices it: Python's `tarfile`, webdataset, or our reader?
+# Which of these readers notices it: Python's `tarfile`, webdataset, or the reader of our toolbox?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -552,14 +561,14 @@ except SmallfilesError as error:
     print("our reader:", str(error).split("; ")[0].removeprefix(f"{cut} "))
 
 # %% [markdown]
-# A complete tar file ends with two blocks of zeros. Only our reader checks that they are there. For the other two, a
-# truncated shard looks like a complete shard with fewer samples.
+# A complete tar file ends with two blocks of zeros, and only our reader checks that they are there. For `tarfile` and
+# webdataset, the truncated shard looks like a complete shard with fewer samples.
 
 # %% [markdown] id="mix-sets" tags=["optional"]
 # ## 7 · Mix two sets
 #
-# *Optional, 5 minutes.* An epoch should have 1,000 images, 70 % of them from a set of 2,100 and 30 % from a set of 300.
-# Many programs draw each image at random, by PyTorch's `WeightedRandomSampler`.
+# *Optional, 5 minutes.* An epoch should have 1,000 images. 70 % of them should come from a set of 2,100 images, and 30 %
+# from a set of 300 images. Many programs draw each image at random with PyTorch's `WeightedRandomSampler`.
 #
 # How many of the 300 images of the small set appear in such an epoch?
 
@@ -572,18 +581,18 @@ large, few = 2_100, 300  # the images of the large set have the numbers 0 to 2,0
 weights = np.repeat([0.7 / large, 0.3 / few], [large, few])
 times = Counter(WeightedRandomSampler(weights, 1_000))
 drawn = [times[number] for number in range(large, large + few)]
-print(f"{sum(drawn)} draws: {np.count_nonzero(drawn)} of {few} images, one {max(drawn)} times")
+print(f"{sum(drawn)} draws: {np.count_nonzero(drawn)} of {few} images; one {max(drawn)} times")
 
 # %% [markdown]
-# About a third of the small set does not appear at all. The sampler puts each image back before it draws the next one, so other
-# images appear several times. If each rank draws by itself, two ranks can also draw the same image.
+# About a third of the small set does not appear at all. The sampler can draw the same image again, so other images appear
+# several times. If each rank draws by itself, two ranks can also draw the same image.
 #
-# Instead, shuffle the large set once and take 700 of its images in each epoch: the first 700, then the next 700, then the last
-# 700. Each time, add all 300 images of the small set:
+# Instead, shuffle the large set and split it into three parts of 700 images. Each epoch gets one part and all 300 images
+# of the small set:
 
 # %%
 def exact_epoch(epoch):
-    """Return all of the small set, and 700 images of the large one, other ones in each epoch."""
+    """Return all of the small set and 700 images of the large set, different ones in each epoch."""
     turn, part = divmod(epoch, 3)
     some = np.random.default_rng(turn).permutation(large)[part * 700 : (part + 1) * 700]
     return np.random.default_rng(epoch).permutation([*some, *range(large, large + few)])
@@ -593,13 +602,13 @@ times = Counter(np.concatenate([exact_epoch(epoch) for epoch in range(3)]).tolis
 print("images by the number of times that they appeared in three epochs:", Counter(times.values()))
 
 # %% [markdown]
-# In three epochs, each of the 2,100 images appears once, and each of the 300 images three times. The order depends only on the
-# number of the epoch. So all ranks compute the same order and each takes its part, and a stopped training can continue in the
-# same order.
+# In three epochs, each of the 2,100 images appears once, and each of the 300 images three times. The order depends only
+# on the number of the epoch. So all ranks compute the same order and each takes its part. A training run that was stopped
+# can also continue in this order.
 #
-# The toolbox's loader does the same for sets of any format. The two sets of this notebook have different classes: label 3
-# means one thing in the first set and another in the second. So the loader refuses them until you say that it should
-# join classes by their names:
+# The loader of our toolbox also mixes sets in this way. The two sets of this notebook have different classes, so label 3
+# means one thing in the first set and another in the second. The loader refuses to mix them until you tell it to join
+# classes by their names:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -608,7 +617,7 @@ config = LoaderConfig(order="stream", mix_classes="names")
 print(make_loader(mix={mixed.path: 0.7, packed.path: 0.3}, config=config).drawn)
 
 # %% [markdown]
-# `LoaderConfig(balance="label")` makes classes equally frequent. It repeats the images of small classes.
+# The epoch ends when one of the sets is used up, so no image appears twice.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -619,8 +628,9 @@ print(make_loader(mix={mixed.path: 0.7, packed.path: 0.3}, config=config).drawn)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# With `--shuffle`, `pack` must read the images in random order, which is slow. So let a job array pack the data set in eight
-# parts at the same time. The *folded* cell shows that two parts give the same files as one run:
+# With `--shuffle`, `pack` must read the images in random order, which is slow. So let a job array pack the data set in
+# eight parts at the same time. The *folded* cell packs the data set of section 2 in two parts, and prints `True` if
+# the files are the same as those of one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -628,6 +638,9 @@ for number in (1, 2):
     pack(official, out, PackConfig(options=sixty, shuffle=0, part=(number, 2), verify="none"))
 merged = pack(official, out, PackConfig(options=sixty, shuffle=0, merge=True, verify="none"))
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
+
+# %% [markdown]
+# These are the commands for ImageNet. The first packs one part, and the second joins all parts:
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
@@ -640,24 +653,26 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Neighbouring files in a shard form one sample if their names are equal up to the first dot.
-# - Shuffle before packing to mix the classes. Read through a buffer so that the same images do not always meet.
-# - A worker mixes only its own shards. If they are in class order, its buffer cannot add the classes that they lack.
+# - Neighbouring files in a shard form one sample if their names are the same up to the first dot.
+# - Shuffle the samples before packing to mix the classes. Read them through a small buffer so that each epoch has
+#   different batches.
+# - A worker mixes only its own shards. If these shards are in class order, even a large buffer cannot add the missing
+#   classes.
 # - Make shards of 100 MB to 1 GB, and give each worker several of them.
-# - A tar file that was cut between two samples looks like a shorter one.
-# - Deal images out by exact shares. If you draw 300 times from 300 images with replacement, you miss a third.
+# - A tar file that was cut between two samples looks like a complete file with fewer samples.
+# - When you mix sets, take exact shares. If you draw 300 times at random from 300 images, you miss about a third.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
 # **1.** ImageNet is in class order, and its shards of 1,000 images are read in random order. A colleague adds
-# `.shuffle(1000)`. How many classes does a batch of 256 contain? (a) Nearly all. (b) About ten. (c) One or two.
+# `.shuffle(1000)`. How many classes does a batch of 256 contain? (a) About 226. (b) About ten. (c) One or two.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The buffer mixes images of the last few shards only, and each of these shards contains one or two classes. For
-# (a), the buffer would have to be as large as the data set. (c) would be right without a buffer.
+# **(b)**. The buffer contains images of the last few shards only, and each of these shards contains one or two classes.
+# For (a), the buffer would have to be about as large as the data set. (c) would be right without a buffer.
 #
 # </details>
 #
@@ -667,8 +682,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Without a buffer, neighbours in a shard stay together in every epoch. A small buffer would separate them. (a) All
-# classes are mixed in every shard.
+# **(b)**. Without a buffer, neighbours in a shard stay together in every epoch. A small buffer would separate them. (a)
+# is wrong because neighbours in a shard already have random classes.
 #
 # </details>
 #
@@ -678,9 +693,9 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. There are 64 workers, and each shard goes to one of them. Make at least as many shards as workers, and better
-# several times as many. (a) A shard is not divided. (c) would be true if the shards were not dealt out to the ranks, and then
-# each image would be read eight times.
+# **(b)**. There are 64 workers, and each shard goes to one of them. So make at least 64 shards, and preferably several
+# for each worker. (a) is wrong because a shard is not divided. (c) would be true if the shards were not dealt out to the
+# ranks. Then each image would be read eight times.
 #
 # </details>
 

@@ -4,8 +4,9 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A GPU can only train if batches are ready: images that CPUs have decoded, cropped, scaled and stacked. When the data set is
-# packed, and staged or cached, reading is fast. Then the time for this work decides how long the GPU waits.
+# A GPU can only train if the next batch is ready. Before that, CPUs must read, decode, crop, scale and stack the images of
+# this batch. If the data set is packed, and then staged or cached, reading is fast. Then the other steps decide how long
+# the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -26,8 +27,8 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Counts and simulations are the same on every machine, and processor times change little if the machine is busy. Other times
-# do change: for the bars *send* in section 1 and the figures measured in sections 3 and 5, you need free CPUs.
+# Counts and simulations are the same on every machine, and processor times change little on a busy machine. Only the bars
+# *send* in section 1 and the measurements in sections 3 and 5 need free CPUs.
 
 # %% id="start"
 import sys
@@ -81,8 +82,9 @@ reader = formats.open(packed)
 # ## 1 · Follow a batch
 #
 # In a [forum post](https://discuss.pytorch.org/t/pytorch-dataset-dataloader-classes/136830), somebody asked how to keep a
-# GPU busy with random *views* of images. A view is made like this: scale the image so that its shorter side gets a random
-# length from 256 to 480 pixels, then cut out a square of 224 x 224 pixels. A batch of views is made in five stages:
+# GPU busy with random *views* of images. To make such a view, scale the image so that its shorter side gets a random length
+# from 256 to 480 pixels. Then cut out a square of 224 x 224 pixels at a random place. A batch of views is made in five
+# stages:
 #
 # - *read* the bytes of each file,
 # - *decode* them from JPEG to pixels,
@@ -90,7 +92,7 @@ reader = formats.open(packed)
 # - *collate* the views into one batch,
 # - *send* the batch from a worker process to the training process.
 #
-# We compare five programs. The folded cell picks a random view for each image, so that all five show the same part of it.
+# We compare five programs. The folded cell chooses one random view for each image, and all five programs make this view.
 
 # %% jupyter={"source_hidden": true}
 from collections import namedtuple
@@ -165,9 +167,9 @@ def mine(data, view):
 #
 # </details>
 #
-# The folded cell contains two more programs. In `usual`, Pillow scales the whole image, and `ToTensor` converts the view
-# to floats at the end. `toolbox` never makes floats. If TurboJPEG 3 is installed, `toolbox` does not even decode the whole
-# image, but only the part that the view shows.
+# The folded cell contains two more programs. In `usual`, Pillow scales the whole image, and the view is converted to floats
+# at the end. `toolbox` never makes floats. If TurboJPEG 3 is installed, `toolbox` decodes only the part of the image that
+# the view shows.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.picture import open_picture
@@ -191,8 +193,7 @@ def toolbox(data, view):
 
 # %% [markdown]
 # We add up the bytes of everything that a program yields for one view, from the decoded image to the finished view. Then we
-# add the bytes of the finished view a second time, because they are copied again when the view is sent. (Copies in libraries
-# are not counted.)
+# add the bytes of the finished view a second time, because sending the view copies them again.
 #
 # > **Predict.** An image has about 500 x 375 pixels. As bytes, the view has 224 x 224 x 3 = 150,528 bytes. How many megabytes
 # > does `floats_first` make and send for one view?
@@ -225,14 +226,17 @@ axes = {"x": "MB made and sent per view", "guess": guess, "guess_of": "floats_fi
 figures.bars(megabytes, title, **axes, note="mean of 96 images")
 
 # %% [markdown]
+# In `floats_first`, an image of 500 x 375 pixels has 0.56 MB after decoding, and 2.25 MB as floats. The scaled image is
+# about as large. The view has 0.6 MB as floats, and we count it twice. Together, this is about 6 MB.
+#
 # Two habits make `floats_first` expensive:
 #
 # - *It scales pixels that it then throws away.* `crop_first` scales only the pixels of the view.
-# - *It makes floats too early.* A decoded pixel has three values, and each of them needs one byte, but four bytes as a float.
-#   If you keep bytes, the GPU can convert the whole batch later (`images.normalise`).
+# - *It makes floats too early.* A decoded pixel has three values. Each value needs one byte, but as a float it needs four
+#   bytes. If you keep bytes, the GPU can convert the whole batch to floats later (`images.normalise`).
 #
-# Do fewer bytes also mean less time? The folded cell defines two clocks. The first one counts the processor time of each
-# stage, and the second one times how long it takes to send a batch.
+# Do fewer bytes also mean less time? The folded cell defines `follow`, which measures the processor time of each stage, and
+# `send_ms`, which measures how long it takes to send a batch.
 
 # %% jupyter={"source_hidden": true}
 import warnings
@@ -290,13 +294,15 @@ note = "processor time, median of 9 batches; send: until the batch has arrived, 
 show.figure(figures.bars(bars, title, x="time per batch of 16 (ms)", note=note))
 
 # %% [markdown]
-# `floats_first` makes the most bytes and is the slowest program, and `toolbox` makes the fewest and is the fastest. For the
-# other programs, fewer bytes do not always mean less time: `crop_first` makes slightly more bytes than `usual`, but it is
-# slightly faster. When we changed `mine` to keep bytes, *augment* and *send* took less than half as long as in
-# `crop_first`. If your bars for `mine` and `crop_first` are equal, change `mine` first.
+# `floats_first` makes the most bytes and is the slowest program. `toolbox` makes the fewest bytes and is the fastest. But
+# fewer bytes do not always mean less time. For example, `crop_first` makes slightly more bytes than `usual`, but it is
+# slightly faster.
+#
+# When `mine` keeps bytes, *augment* and *send* take less than half as long as in `crop_first`. If your bars for these two
+# programs are equal, change `mine` first.
 #
 # A program that crops first and keeps bytes spends most of its time on decoding. With TurboJPEG 3, `toolbox` shortens this
-# stage, too, because it decodes only the part that the view shows.
+# stage, too.
 #
 # You can now solve tasks 3 and 4 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
@@ -317,7 +323,7 @@ kinds = {
 # %% [markdown]
 # How much processor time do random colours add to `RandomResizedCrop`: 5, 40 or 200 %?
 #
-# The folded cell measures the processor time of each kind on 24 images, six times in turn.
+# The folded cell measures the processor time of each kind on 24 images.
 
 # %% jupyter={"source_hidden": true}
 jpegs = [bytes(reader.read(index)) for index in range(24)]
@@ -340,8 +346,8 @@ axes = {"x": "processor time per image (ms)"}
 figures.bars(times, title, **axes)
 
 # %% [markdown]
-# Changing colours needs CPU time, so for the same number of images per second you need more CPUs, and a worker for each of
-# them.
+# In our runs on a calm machine, random colours added 35 to 45 %. To make the same number of images per second, you then
+# need more CPUs, and a worker for each of them.
 #
 # <details>
 # <summary>Large photographs: decode them at a reduced size</summary>
@@ -355,13 +361,13 @@ figures.bars(times, title, **axes)
 # %% [markdown] id="workers" tags=["core"]
 # ## 3 · Add workers
 #
-# A worker is a process that makes batches for the training process. For each image it does two things. First it *waits*
-# until the file has arrived, and needs no CPU. Then it *computes* the view, and needs one. How many workers are enough?
-# The next cell simulates when each image is ready.
+# A worker is a process that makes batches for the training process. For each image, it first *waits* until the file has
+# arrived, and it needs no CPU for that. Then it *computes* the view, and for that it needs a CPU. How many workers are
+# enough? The next cell simulates when each image is ready.
 
 # %% tags=["slide"]
 def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
-    """Rate of some workers, computed one image at a time."""
+    """Simulate the workers one image at a time, and return their images per second."""
     worker_free, cpu_free = [0.0] * workers, [0.0] * cpus  # when each is free again
     for _ in range(count):
         arrived = heapq.heappop(worker_free) + wait_s  # the worker sleeps until its file is there
@@ -372,8 +378,8 @@ def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
 
 
 # %% [markdown]
-# A view needs 3 ms of a CPU, and there are two CPUs. From memory, the file is there at once. From slow storage, it arrives
-# after 12 ms.
+# We simulate two CPUs, and each view needs 3 ms on one of them. From memory, a worker does not wait. From slow storage, it
+# waits 12 ms for each file.
 #
 # > **Predict.** With how many workers does the rate stop growing, from memory and from slow storage?
 
@@ -398,12 +404,13 @@ ax.set(xlabel="workers", ylabel="images per second", ylim=(0, None), title=title
 show.figure(fig, alt=f"{title}. Simulated, with 3 ms of a CPU per image, and 12 ms to wait.")
 
 # %% [markdown]
-# Both lines end at the same rate, because both have two CPUs. From memory, the workers only compute, so two of them keep
-# two CPUs busy. From slow storage, each worker waits for four fifths of its time, so it takes ten workers to keep two
-# CPUs busy. But these workers also burden a server that others use. Packing removes the wait for everybody.
+# Both lines end at the same rate, because both have two CPUs. From memory, the workers only compute, so two workers keep
+# two CPUs busy. From slow storage, a worker needs 15 ms for each image. In this time, two CPUs can compute ten views, so
+# ten workers keep both CPUs busy. But these workers also burden a server that others use. Packing removes the wait for
+# everybody.
 #
-# `Views` is an ordinary PyTorch `Dataset`. It reads one file per image from `store`, which is a folder in memory or on a slow
-# mount. Its views show a random part of the image in random colours:
+# Now we measure real workers. `Views` is an ordinary PyTorch `Dataset`. It reads one file per image from `store`, which is
+# a folder in memory or on a slow mount. Each view shows a random part of the image in random colours.
 
 # %%
 names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
@@ -424,7 +431,7 @@ class Views(Dataset):
 
 
 # %% [markdown]
-# The next cell makes a `DataLoader` for it. The comments say what each setting does. We vary only the number of workers.
+# The next cell makes a `DataLoader` that reads from `Views`. The comments say what the settings do.
 
 
 # %%
@@ -442,8 +449,9 @@ def by_processes(store, count, workers):
 
 
 # %% [markdown]
-# The folded cell reads epochs with 0 to 8 workers, from memory and from a slow mount. On that mount, finding a file takes
-# 6 ms and opening it another 6 ms, so each image waits for 12 ms, as in the simulation.
+# The folded cell measures the rate with 0 to 8 workers, from memory and from a slow mount. On that mount, it takes 12 ms to
+# find and open a file, as in the simulation. The cell also notes the highest rate from memory and the processor time of an
+# image on your worksheet.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -473,25 +481,23 @@ for _ in range(4):  # keep the fastest of 4 passes, as for the rates above
 worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(passes))
 
 # %% [markdown]
-# On a calm machine, workers multiplied the rate by 1.1 to 1.6 from memory, and by 4 to 7 from slow storage. On a busy machine,
-# both rates are lower, and from memory, workers may even be slower than none.
-#
-# Workers gain less than the simulation says, because sending and receiving batches need CPU time, too.
+# On a calm machine with two CPUs, workers multiplied the rate by 1.1 to 1.6 from memory, and by 4 to 7 from slow storage.
+# They gain less than in the simulation, because sending and receiving batches need CPU time, too. On a busy machine,
+# workers may even make it slower to read from memory.
 #
 # <details>
 # <summary>Are these workers enough for your GPU?</summary>
 #
-# Compare the rate with the rate at which your GPU trains. The most that your CPUs can do is their number, divided by
-# the processor time of an image: at 1.5 ms, 8 CPUs make at most 5,300 images per second. If that is too few and decoding
-# is the longest stage, decode on the GPU, with DALI or `torchvision.io.decode_jpeg(…, device="cuda")`. Do this in the
-# training process, since a forked worker cannot use CUDA.
+# Compare the measured rate with the rate at which your GPU trains. To find the highest rate that your CPUs can reach,
+# divide their number by the processor time of an image, which is on your worksheet. If this time is 1.5 ms, for example, 8
+# CPUs make at most 5,300 images per second. If that is too few and decoding is the longest stage, you can decode on the
+# GPU, with DALI or `torchvision.io.decode_jpeg(…, device="cuda")`. Do this in the training process, since a forked worker
+# cannot use CUDA.
 #
 # </details>
 #
-# Batches that wait for training need memory. Worker processes keep them in `/dev/shm`.
-#
-# Each of 8 workers keeps 2 batches ready, and a batch has 256 views. How many gigabytes do these batches
-# need if the views are floats?
+# Worker processes keep the batches that are ready in `/dev/shm`, a folder in memory. Suppose that each of 8 workers keeps 2
+# batches of 256 views ready. How many gigabytes do these batches need if the views are floats?
 
 # %%
 import shutil
@@ -502,24 +508,24 @@ for kind, size in (("bytes", 1), ("floats", 4)):
 print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 
 # %% [markdown]
-# If the batches do not fit into `/dev/shm`, a worker fails with `unable to allocate shared memory`
-# ([12](12_when_it_breaks.ipynb)). These batches also count towards the memory of your job. If the job needs more than it asked
-# for, Slurm may end it before `/dev/shm` is full. Notebook
-# [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts what else a worker costs.
+# As floats, these batches need 2.5 GB. As bytes, they need a quarter of that. If the batches do not fit into `/dev/shm`, a
+# worker fails with `unable to allocate shared memory` ([12](12_when_it_breaks.ipynb)). These batches also count towards the
+# memory of your job. If the job needs more than it asked for, Slurm may end it before `/dev/shm` is full. Notebook
+# [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts how much other memory a worker needs.
 #
-# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb) (see also
-# [06](06_read_a_squashfs_image.ipynb)).
+# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb). Its workers must not share an open
+# file, as in [06](06_read_a_squashfs_image.ipynb).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
 # *Optional, 12 minutes.* The forum post had another idea. A second program fills a part of the memory with finished
-# batches, and the training program takes them out. This memory is called a *ring*. Each of its *slots* contains one
-# batch.
+# batches, and the training program takes them out. This memory is called a *ring*. Each of its *slots* contains one batch.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 #
-# We build a ring by hand. Two queues contain the numbers of the free slots and of the ready slots.
+# We build a ring by hand. The queue `free` contains the numbers of the free slots. A *producer* fills a free slot with a
+# batch and puts its number into the queue `ready`.
 
 # %%
 import mmap
@@ -543,7 +549,7 @@ def fill(transform, batches):  # the producer
 
 
 # %% [markdown]
-# 12 batches go through a ring of 6 slots. Training is slow, so the ring fills up. While training uses one
+# The next cell sends 12 batches through a ring of 6 slots. Training is slow, so the ring fills up. While training uses one
 # batch, how many finished batches wait in the ring at most: 12, 6 or 5?
 
 # %%
@@ -565,8 +571,9 @@ print(f"{taken} batches through {SLOTS} slots; at most {max(waiting)} waited dur
 # %% [markdown]
 # Training uses one of the six slots during its step, so at most 5 batches can wait in the others.
 #
-# When does a ring help? Suppose that a training step takes 20 ms and that a batch is made in 9 ms. On average, batches are
-# made fast enough. But for 0.27 s in every 0.6 s the storage does not answer.
+# When does a ring help? Suppose that a training step takes 20 ms, and that making a batch takes 9 ms. But in every 0.6 s,
+# the storage *stalls* for 0.27 s, which means that it does not answer. In the other 0.33 s, 36 batches can be made, and
+# training needs only 30 batches in 0.6 s. So on average, batches are made fast enough.
 
 
 # %%
@@ -584,15 +591,15 @@ def simulate(slots, make_s=0.009, stall_s=0.27, step_s=0.02, steps=200):
 
 
 # %% [markdown]
-# > **Predict.** How many slots are enough so that training does not wait during a stall?
+# > **Predict.** How many slots does the ring need so that training does not wait during a stall?
 
 # %%
 my_slots = 8  # change me: slots that are enough for the stall
 
 # %% [markdown]
 # The folded cell prints how long training waits in two cases. In the first case, the storage stalls as above. In the second
-# case, it never stalls, but each batch takes 30 ms, which is longer than a step. The figure shows only the first case: how many
-# batches are ready each time training asks for one.
+# case, it never stalls, but making a batch takes 30 ms, which is longer than a step. For the first case, the figure shows
+# how many batches are ready when training asks for one.
 
 # %% jupyter={"source_hidden": true}
 def share(made, taken, step_s=0.02):
@@ -620,27 +627,30 @@ axes = {"x": "seconds", "y": "batches ready", "marks": stalls, "note": "computed
 show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_slots)}, title, **axes, counted=True))
 
 # %% [markdown]
-# During a stall hardly any batch is added, so the number of ready batches falls by one per step.
+# During a stall, hardly any batch is added, so the number of ready batches falls by one per step.
 #
 # **Your turn.** Change `my_slots` until training waits 0 % of the time.
 #
 # <details>
 # <summary>How many slots are enough?</summary>
 #
-# 14 slots. The first batch after a stall is ready after 0.27 s + 9 ms, which is nearly as long as 14 steps of 20 ms. Training uses
-# one batch and 13 wait. More slots gain nothing.
+# 14 slots are enough. The next batch is ready 0.27 s + 9 ms after the beginning of a stall, which is nearly as long as 14
+# steps of 20 ms. Training uses one batch, and 13 others wait. More slots gain nothing.
 #
 # </details>
 #
-# - The number of batches made ahead decides how long a stall can be bridged. A `DataLoader` can do this, too: it makes
-#   workers × `prefetch_factor` batches ahead.
-# - If batches are made too slowly *on average*, every ring is empty sooner or later.
+# The two cases show when a ring helps:
+#
+# - The number of batches that are made ahead decides how long a stall can be bridged. A `DataLoader` can do this, too,
+#   because it makes workers × `prefetch_factor` batches ahead.
+# - If batches are made too slowly *on average*, every ring is empty sooner or later. In the second case, training waits for
+#   34 % of the time with any number of slots.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# You can measure in the training loop how long training waits for data. While a GPU computes a training step, the CPUs are free
-# to make batches. So here a sleep of 40 ms can stand for the step.
+# In the training loop, you can measure how long training waits for data. While a GPU computes a training step, the CPUs are
+# free to make batches. So here we can replace the step by a sleep of 40 ms.
 
 
 # %% tags=["slide"]
@@ -657,7 +667,8 @@ def waiting_share(loader, step_s=0.04):
 
 
 # %% [markdown]
-# Workers can also be *threads* of the training process, because decoding and scaling release Python's lock.
+# Workers can also be *threads* of the training process, because decoding and scaling release Python's lock (the GIL). We
+# compare three loaders:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -669,26 +680,27 @@ loaders = {
 }
 
 # %% [markdown]
-# We count the processor time of a batch of 16, as in the bar `toolbox` of section 1. Without a worker, training waits while it
-# makes each batch itself. With one worker, it waits only if a batch takes longer than a step.
+# The processor time of a batch of 16 tells how long training should wait. Without a worker, training waits while it makes
+# each batch itself. With one worker, it waits only if making a batch takes longer than a step.
 #
-# > **Predict.** For what share of the time does training wait without a worker: 5, 30 or 80 %?
+# > **Predict.** For what share of the time does training wait without a worker: 5, 30 or 80 %? (The bar `toolbox` of
+# > section 1 helps.)
 
 # %%
 guess = None  # your guess: percent, without a worker
 
 # %%
-step_s, view, rng = 0.04, images.RandomResizedCrop(), np.random.default_rng(0)
+step_s, make_view, rng = 0.04, images.RandomResizedCrop(), np.random.default_rng(0)
 began = time.thread_time()
 for index in range(64):
-    view(reader.read(index), rng)
+    make_view(reader.read(index), rng)
 make_s = (time.thread_time() - began) / 4  # processor time of a batch of 16
 expected = {"no worker": make_s / (make_s + step_s), "one worker": max(0, 1 - step_s / make_s)}
 print(f"a batch: {1e3 * make_s:.0f} ms; expected:", {n: f"{x:.0%}" for n, x in expected.items()})
 
 # %% [markdown]
-# The folded cell measures two epochs of each loader. It also measures two epochs from a *ring*, which is shared memory in which
-# another program puts finished batches (section 4).
+# The folded cell measures two epochs of each loader. It also measures two epochs from a *ring*. This is shared memory that
+# another program fills with finished batches (section 4). The cell prints the command of this program.
 
 # %% tags=["slide"] jupyter={"source_hidden": true}
 import os
@@ -713,25 +725,29 @@ marks = {"expected without a worker": 100 * expected["no worker"]}
 show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, marks=marks))
 
 # %% [markdown]
-# On a calm machine, training without a worker waits about as long as the processor time says. A batch takes less time than a
-# step here, so one worker with its own CPU makes batches fast enough. Training then still waited for 0 to 14 % of the time,
-# because each batch must also be received. On a busy machine, training waits longer in all cases.
+# On a calm machine, training without a worker waits about as long as we computed (25 to 52 % of the time in our runs).
+# Making a batch takes less time than a step here, so one worker with its own CPU is fast enough. Training then still waited
+# for 0 to 14 % of the time, because it must also receive each batch. On a busy machine, training waits longer in all cases.
 #
-# What to do about the waiting:
+# What can you do about the waiting?
 #
-# - If training waits for less than about 5 % of the time, stop. Faster loading gains at most 5 %.
-# - If the CPUs of your workers are busy all the time (`htop`), batches are made too slowly. Make them cheaper (section 1), or
-#   get more CPUs.
-# - If these CPUs are idle part of the time and training still waits, receiving the batches is slow. Worker processes must send
-#   each batch to training. Threads send nothing, but they compete with training for Python's lock. A ring avoids both.
+# - If training waits for less than about 5 % of the time, stop. Faster loading cannot save more.
+# - If the CPUs of your workers are busy all the time (`htop`), batches are made too slowly. Make them cheaper (section 1),
+#   or get more CPUs.
+# - If these CPUs are idle part of the time and training still waits, measure again with a small data set in memory. If
+#   training now waits much less, the workers waited for storage. Pack and stage the data set, or add workers (section 3).
+# - If training waits as long as before, receiving the batches is slow. Worker processes must send each batch to training.
+#   Threads send nothing, but they compete with training for the GIL. A ring avoids both.
 #
-# **Do not rely on the GPU's gauge.** `nvidia-smi` shows the percentage of time in which [at least one
-# kernel](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html) was running on the GPU. A kernel that only
-# waits is counted, too. With several GPUs, each GPU has its own process, a *rank*, and the ranks exchange gradients after
-# each step. A rank that is early waits for the others inside this exchange, and its gauge [shows 100
-# %](https://github.com/cupy/cupy/issues/3557).
+# **Do not rely on the GPU's gauge.** `nvidia-smi` shows the *utilization* of a GPU. This is the percentage of time in which
+# [at least one kernel](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html) was running on the GPU. A
+# kernel that only waits is counted, too.
 #
-# The next cell computes what four gauges show if only rank 3 has a slow loader.
+# With several GPUs, each GPU has its own process, a *rank*, and the ranks exchange gradients after each step. A rank that
+# is early waits for the others inside this exchange, and its gauge [shows 100 %](https://github.com/cupy/cupy/issues/3557).
+#
+# The next cell computes what four gauges show if a step takes 20 ms. Only rank 3 has a slow loader, which needs 50 ms for a
+# batch.
 
 # %% tags=["slide"]
 def gauges(load_s, step_s=0.02, steps=500):
@@ -751,8 +767,8 @@ for rank, (gauge, wait) in enumerate(zip(busy, waited, strict=True)):
     print(f"rank {rank}: gauge {gauge:4.0%}, computing {computing:.0%}, waiting {wait:4.0%}")
 
 # %% [markdown]
-# All GPUs compute for only 40 % of the time, but three gauges show 100 %. These ranks do not even wait for their own
-# loaders. So measure the waiting on every rank.
+# All GPUs compute for only 40 % of the time, but three gauges show 100 %. These three ranks do not wait for their own
+# loaders either. Only the waiting of rank 3 shows the cause, so measure it on every rank.
 #
 # You can now solve task 1 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
@@ -765,8 +781,8 @@ for rank, (gauge, wait) in enumerate(zip(busy, waited, strict=True)):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares processes, threads and a ring on a node, and it recommends a setting. As a job, run `slurm/submit
-# SITE 08_tune_loader`.
+# The next cell prints a command that compares processes, threads and a ring on a node, and recommends a setting. To run it
+# as a job, use `slurm/submit SITE 08_tune_loader`.
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -792,8 +808,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # - Measure all stages of a batch before you change one of them.
 # - Crop before you scale. Keep bytes, and let the GPU convert them to floats.
-# - Workers compute and wait. If they only compute, start one worker for each CPU of the rank. If they also wait for
-#   storage, more workers help, but packing helps more.
+# - Start one worker for each CPU of the rank. If workers also wait for storage, more workers help, but packing helps more.
 # - A ring or more prefetching helps during stalls. It does not help if batches are made too slowly on average.
 # - Measure how long training waits, on every rank. A GPU's gauge can show 100 % while the GPU only waits.
 
