@@ -236,7 +236,7 @@ figures.bars(megabytes, title, **axes, note="mean of 96 images")
 #   bytes. If you keep bytes, the GPU can convert the whole batch to floats later (`images.normalise`).
 #
 # Do fewer bytes also mean less time? The folded cell defines `follow`, which measures the processor time of each stage, and
-# `send_ms`, which measures how long it takes to send a batch.
+# `send_ms`, which measures the time to send a batch.
 
 # %% jupyter={"source_hidden": true}
 import warnings
@@ -346,8 +346,8 @@ axes = {"x": "processor time per image (ms)"}
 figures.bars(times, title, **axes)
 
 # %% [markdown]
-# In our runs on a calm machine, random colours added 35 to 45 %. To make the same number of images per second, you then
-# need more CPUs, and a worker for each of them.
+# On a calm machine, random colours added 35 to 45 %. To make the same number of images per second, you then need more CPUs,
+# and a worker for each of them.
 #
 # <details>
 # <summary>Large photographs: decode them at a reduced size</summary>
@@ -513,8 +513,8 @@ print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 # memory of your job. If the job needs more than it asked for, Slurm may end it before `/dev/shm` is full. Notebook
 # [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts how much other memory a worker needs.
 #
-# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb). Its workers must not share an open
-# file, as in [06](06_read_a_squashfs_image.ipynb).
+# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb). Each worker must open the file itself,
+# as in [06](06_read_a_squashfs_image.ipynb).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
