@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
-from given import Given, bare, schema_of
+from given import Given, bare, of_reader, schema_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -383,6 +383,25 @@ def test_a_hostile_tar_is_refused_with_a_sentence(tmp_path, what):
             read_all(path, access)
 
 
+@pytest.mark.parametrize("kind", "123456")
+def test_a_member_without_data_takes_no_file_away_whatever_size_its_header_states(tmp_path, kind):
+    odd = ustar(name=b"x", kind=kind.encode(), size=b"00000001000\0")
+    (tmp_path / "x.tar").write_bytes(odd + ustar(size=b"00000000003\0", data=b"abc") + bytes(1024))
+    assert archive.index(tmp_path / "x.tar").names.to_pylist() == ["a.jpg"]
+
+
+def test_a_hard_link_has_the_bytes_that_its_target_had_before_it_was_replaced(tmp_path):
+    one, two = (ustar(size=b"00000000003\0", data=data) for data in (b"one", b"two"))
+    link = bytearray(ustar(name=b"b.jpg", kind=b"1"))
+    link[157:162], link[148:156] = b"a.jpg", b" " * 8
+    link[148:156] = b"%06o\0 " % sum(link)
+    (tmp_path / "x.tar").write_bytes(one + bytes(link) + two + bytes(1024))
+    assert {s.key: bytes(s.data) for s in of_reader(tar.open(tmp_path / "x.tar"))} == {
+        "a.jpg": b"two",
+        "b.jpg": b"one",
+    }
+
+
 @pytest.mark.parametrize("more", [0, 200, 512, 1024])
 def test_a_cut_tar_names_the_byte_up_to_which_it_is_whole(tmp_path, more):
     with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
@@ -482,6 +501,14 @@ def test_threads_share_a_reader_of_many_shards_without_a_descriptor_for_each(tmp
         assert all(pool.map(lambda i: bytes(reader.read(i)) == samples[i].data, order))
     assert len(os.listdir("/proc/self/fd")) <= before + 128 + 8  # one more that each thread opened
     reader.close()
+
+
+def test_no_more_shards_stay_open_than_a_process_may_keep(tmp_path, monkeypatch):
+    monkeypatch.setattr(index, "_most_open", lambda: 2)
+    write(tmp_path / "x.tars", ODD[:5], tar.Options(max_count=1))
+    reader, before = tar.open(tmp_path / "x.tars"), len(os.listdir("/proc/self/fd"))
+    assert [bytes(reader.read(n)) for n in range(5)] == [sample.data for sample in ODD[:5]]
+    assert len(os.listdir("/proc/self/fd")) == before + 2
 
 
 @pytest.mark.parametrize("size", [2**63 - 1, -1])
