@@ -1,5 +1,6 @@
 """Arrow files: what others read of ours, what we read of others', and where a batch ends."""
 
+import json
 import random
 
 import contract_sets as sets
@@ -180,6 +181,18 @@ def write_uneven(path, rows_of_batch, **more):
             writer.write_batch(pa.record_batch([[b"%d" % n for n in numbers], list(numbers)], schema=schema))
             row += rows
     return row
+
+
+def test_several_files_of_one_saved_set_are_one_set_in_their_recorded_order(tmp_path):
+    files = [{"filename": "b.arrow"}, {"filename": "a.arrow"}]
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": files}))
+    for name, first in (("b", 0), ("a", 5)):
+        numbers = range(first, first + 5)
+        save(tmp_path / f"{name}.arrow", image_data=[b"%d" % n for n in numbers], label=[*numbers])
+    reader = arrow.open(tmp_path, access="pread")
+    assert (len(reader), reader.shard_sizes(), reader.key(7)) == (10, (5, 5), "7")
+    assert [bytes(data) for data in reader.read_many([7, 0, 4, 5])] == [b"7", b"0", b"4", b"5"]
+    assert reader.table(["label"])["label"].to_pylist() == [*range(10)] and reader.info()["bytes"] == 10
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -369,6 +369,14 @@ def test_a_shard_without_index_that_lacks_a_field_is_refused(tmp_path, member, s
         len(tar.open(path))
 
 
+def test_a_shard_without_index_that_lost_a_label_says_so(tmp_path):
+    path = write(tmp_path / "x.tar", [Given(f"{n}.jpg", b"x", n) for n in range(3)], blobs=(), values=None)
+    drop_indexes(path)
+    without(path, "1.cls")
+    with pytest.warns(UserWarning, match=r"1 sample without a target: label -1 \(1\.jpg\)"):
+        assert [sample.target for sample in of_reader(tar.open(path))] == [0, -1, 2]
+
+
 OBJECT = b'{"age":"nan","boxes":[],"count":null,"name":"","offset":null,"ok":null,"words":[]}'
 
 

@@ -85,3 +85,13 @@ def test_a_folder_without_a_manifest_and_a_damaged_manifest_are_refused(out):
     (out / "manifest.json").write_text('{"format": ')
     with pytest.raises(DamagedFileError, match=r"manifest\.json"):
         len(formats.open(out))
+
+
+def test_a_file_whose_size_the_manifest_does_not_have_is_read_whole(out):
+    pack(out, digest=False)
+    record = json.loads((out / "manifest.json").read_text())
+    record["columns"]["bytes"][1] = None
+    (out / "manifest.json").write_text(json.dumps(record))
+    (out / "a/b/2.jpg").write_bytes(b"another")
+    reader = formats.open(out)
+    assert [(bytes(reader.read(n)), reader.size(n)) for n in (1, 2)] == [(b"another", 7), (b"three", 5)]
