@@ -78,6 +78,7 @@ KEYS = (
     "with spaces/and more .jpg",
     "日本語/Ünïcødé 🐦.jpeg",
     "carriage\rreturn/tab\t.png",
+    ".smallfiles/as our old record.png",
     "percent%2F/plus+amp&quote'\"\\.gif",
     "long/" + "x" * 251 + ".jpg",
     "/".join(["deep"] * 300) + "/end.jpg",
@@ -151,5 +152,5 @@ def table_of_squashfs(path):
 
 def plant_old_record(image, tree):
     """Put the table of a squashfs file where older files had it, beside the files that were unpacked."""
-    (tree / ".smallfiles").mkdir()
+    (tree / ".smallfiles").mkdir(exist_ok=True)
     (tree / ".smallfiles/samples.arrow").write_bytes(table_of_squashfs(image))
