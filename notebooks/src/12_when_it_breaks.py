@@ -3,9 +3,9 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This notebook is a reference. When something breaks, find your symptom in the tables. Each row names the cause, the
-# remedy, and the section of the course that explains both. Where a row says *below*, this notebook reproduces the failure
-# and shows its cure.
+# This notebook is a reference. When something breaks, find your symptom in the tables. Each row names the cause and the
+# remedy, and most rows also name the section of the course that explains both. Where a row says *below*, this notebook
+# reproduces the failure and shows its cure.
 #
 # In a course, start at [Set up](#Set-up). The 30 minutes are enough for the failures that are not marked *optional*.
 
@@ -19,13 +19,14 @@
 # runs your training unchanged, records which samples it receives, and names what is wrong. Among its verdicts are *the same
 # order in every epoch*, *samples are seen by several ranks*, *samples arrive twice in an epoch*, *samples are lost*,
 # *shards that no worker read*, *a shard is truncated*, *equal random numbers in several workers*, *ranks have different
-# numbers of batches*, and, with `--resume`, *a resume repeats samples*.
+# numbers of batches*, and, with `--resume`, *a resume repeats samples*. The audit does not check whether the bytes and the
+# labels of a sample are right, so it cannot find the failures in the first two rows.
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file that was opened before the fork ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open the file in each process, at its first read, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.3](06_read_a_squashfs_image.ipynb#3-·-Share-one-file-between-workers) |
 # | A pretrained model scores 0 to 0.1 % on ImageNet | the labels are `ID - 1`, which is the order of the development kit and not the order of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | the label is the rank of the wnid among all sorted wnids; validation images 1 to 4 have the labels 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
-# | Every epoch has the same order | nobody calls `sampler.set_epoch(epoch)` ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with the same seed in each epoch | call it before each epoch; in webdataset, use `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
+# | Every epoch has the same order | nobody calls `sampler.set_epoch(epoch)` ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with the same seed in each epoch | call `set_epoch` before each epoch; in webdataset, use `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [05.5](05_shard_a_dataset.ipynb#5-·-Change-the-order-in-each-epoch), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
 # | Two images became one sample | webdataset cuts names at the first dot, so both images get the same key | use names without dots; `pack` writes a dot as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | With more GPUs, an epoch is not shorter; or `you need to add an explicit nodesplitter` | each rank reads all shards | split the shards over ranks and then over workers, with at least one shard for each worker | [below](#Each-rank-reads-everything), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Deal-out-the-samples) |
 # | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; if it ends between two samples, webdataset and `tarfile` do not notice | copy to a temporary name and rename the file when it is complete; check with `smallfiles verify` | [05.6](05_shard_a_dataset.ipynb#6-·-Cut-a-shard) |
@@ -84,10 +85,10 @@
 # %% [markdown]
 # ### Loading limits my training
 #
-# `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) prints the first
-# verdict in this table whose condition is met. *All CPUs are wanted* means that, while the workers make batches, the
-# processes together use or wait for at least 80 % of the CPUs that the job may use. *20 % of a worker* means 20 % of the
-# time of a worker.
+# `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) tells you what limits
+# your training. It checks the conditions in this table from top to bottom, and prints the first verdict whose condition is
+# met. *All CPUs are wanted* means that, while the workers make batches, the processes together use or wait for at least
+# 80 % of the CPUs that the job may use. *20 % of a worker* means 20 % of the time of a worker.
 #
 # <details>
 # <summary>All verdicts, their conditions and remedies</summary>
@@ -116,8 +117,6 @@
 
 # %% [markdown] id="setup"
 # ## Set up
-#
-# Most findings here are counts and error messages, which do not depend on the speed of the machine.
 
 # %% id="start"
 import sys
@@ -187,15 +186,16 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# Workers that read wrong bytes lower the accuracy of the network. Here we only count the wrong samples. The data set
-# `IsRight` reads an image from the shard, and compares it with the right bytes in `truth`. The shard was opened before the
-# workers were forked, so they all read through the same open file.
+# If workers read wrong bytes, the network becomes less accurate. Here we only count the wrong samples. The data set
+# `IsRight` reads an image from the shard, either with `seek` and `read` or with `os.pread`, and returns whether its bytes
+# equal the right bytes in `truth`. The shard is opened before the workers are forked, so all workers read through the same
+# open file.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
-places = [reader.span(index)[1:] for index in range(len(reader))]
+places = [reader.span(index)[1:] for index in range(len(reader))]  # where each image is
 opened_before = shard.open("rb", buffering=0)
 
 
@@ -219,6 +219,9 @@ class IsRight(Dataset):
 
 # %% [markdown]
 # > **Predict.** Two workers read with `seek`, a short pause, and `read`. What percentage of the samples is wrong?
+#
+# The cell after your guess counts the wrong samples in runs of 12,000 samples. It compares two workers with one worker,
+# and with two workers that use `os.pread`.
 
 # %%
 guess = None  # your guess, percent with two workers: for example 30
@@ -243,16 +246,19 @@ figures.bars(shares, title, x="wrong samples (%)", note="12,000 samples per run"
 # %% [markdown]
 # ![Left: two workers share one file position, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
+# With two workers, the percentage of wrong samples depends on chance. We have seen 25 to 99 %. With one worker, and with
+# `os.pread`, no sample is wrong.
+#
 # **Why.** Forked workers share the position of an open file. While one worker pauses between `seek` and `read`, another
-# worker moves this position, so the first one reads at the wrong place. A single worker is not disturbed, so all its
-# samples are right. Without the pause, workers rarely disturb each other, so a short test may miss the mistake
+# worker may move this position, and then the first worker reads at the wrong place. A single worker is not disturbed.
+# Without the pause, workers rarely disturb each other, so a short test may miss the mistake
 # ([06.3](06_read_a_squashfs_image.ipynb#3-·-Share-one-file-between-workers)).
 #
 # **Cure.** Use `os.pread`, which passes the position with each read. Or let each process open the file itself, at its first
 # read.
 #
-# **Your turn.** Change the marked line of the next cell so that each worker opens `shard` itself. The percentage of wrong
-# samples depends on chance (we have seen 25 to 99 %), so only 0 means that the program is repaired.
+# **Your turn.** Change the marked line of the next cell so that each worker opens `shard` itself. The program is repaired
+# only if the number of wrong samples is 0.
 
 # %%
 from functools import cached_property
@@ -276,8 +282,8 @@ print(f"{wrong(OwnFile('seek, pause, read'), 2):,} of 12,000 samples are wrong")
 #
 # ### Same order in every epoch
 #
-# *Optional, 2 minutes.* The next cell prints the first samples of one rank in two epochs. Change the marked line so that
-# the two epochs have different orders:
+# *Optional, 2 minutes.* The next cell prints the first five samples that one rank reads in each of two epochs. Run it, and
+# then change the marked line so that the two epochs have different orders.
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -292,11 +298,11 @@ for epoch in range(2):
 # %% [markdown]
 # **Why.** The order depends on the sum of the seed and the epoch, and only `set_epoch` changes the epoch of the sampler.
 #
-# **Cure.** Call `set_epoch` before each epoch.
+# **Cure.** Call `set_epoch` before each epoch, here with `call_set_epoch = True`.
 #
 # ### Two images became one sample
 #
-# > **Predict.** How many samples does webdataset find in a shard with the two names of the next cell?
+# > **Predict.** The next cell names two files. How many samples does webdataset find in a shard that contains them?
 #
 # **Your turn.** After your guess, change the names so that webdataset finds two samples.
 
@@ -304,8 +310,8 @@ for epoch in range(2):
 names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
 
 # %% [markdown]
-# The *folded* cell prints the samples of a shard with your names, and of a shard in which `%2E` replaces each dot before
-# the extension.
+# The *folded* cell writes two shards, and prints the key and the files of each sample that webdataset finds. The first
+# shard has your names. In the second shard, `%2E` replaces each dot before the extension.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -357,16 +363,19 @@ for rank in "01":
     print(f"rank {rank}:", result_or_error(keys_of, rank))
 
 # %% [markdown]
-# **Why.** Each rank has the list of all shards, and nothing splits this list. So each rank gets both samples.
+# Each rank gets both samples.
 #
-# **Cure.** Pass `nodesplitter=wds.split_by_node`, which splits the list by rank. What does each rank get then, and what
-# happens if you omit the argument?
+# **Why.** Each rank has the list of all shards, and `nodesplitter=None` means that nothing splits this list.
+#
+# **Cure.** Pass `nodesplitter=wds.split_by_node`, which splits the list by rank.
+#
+# **Your turn.** Make this change. What does each rank get now? Then delete the argument `nodesplitter`. What happens?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# With `nodesplitter=wds.split_by_node`, rank 0 reads `a` and rank 1 reads `b`. Without the argument, webdataset raises an error:
-# `you need to add an explicit nodesplitter`.
+# With `nodesplitter=wds.split_by_node`, rank 0 reads `a` and rank 1 reads `b`. Without the argument, webdataset raises the
+# error `you need to add an explicit nodesplitter`.
 #
 # </details>
 
@@ -379,15 +388,15 @@ for rank in "01":
 # of memory (usually 4 kB), it gets its own copy of this page. Even a worker that only reads a path writes to memory,
 # because Python changes the path's reference count.
 #
-# > **Predict.** A page has 4 kB, and a path needs 112 bytes. A worker reads every n-th path of the list. Up to which n does it
-# > touch every page, so that the whole list is copied?
+# > **Predict.** A page has 4 kB, and a path needs 112 bytes. A worker reads every n-th path of the list. What is the largest
+# > n with which it still reads a path of every page, so that the whole list is copied?
 
 # %%
 guess = None  # your guess for n: for example 10
 steps = (1, 3, 10, 30, 100, 300, 1_000)  # change me: add values of n to find the edge
 
 # %% [markdown]
-# In the *folded* cell, workers read every n-th path of a list and of an Arrow column, and count the memory that was copied.
+# In the *folded* cell, workers read every n-th path of a list and of an Arrow column, and measure how much memory was copied.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -421,16 +430,17 @@ figures.lines(copied, title, **axes, guess=guess, marks=marks, counted=True)
 
 # %% [markdown]
 # **Why.** The paths lie one after the other in memory, so a page of 4 kB contains 36 of them. Up to n = 36, the worker
-# reads at least one path of each page, so each page is copied. To see the edge, add 36, 40 and 50 to `steps`. The paths in
-# a column have no reference counts, so no page is copied.
+# reads at least one path of each page, so each page is copied. With a larger n, it skips some pages. The title can only name
+# a value of `steps`. To see the edge, add 36, 40 and 50. The paths in a column have no reference counts, so no page is
+# copied.
 #
 # **Cure.** Keep paths, labels and captions in columns of Arrow or NumPy.
 #
 # ### Bus error, or no shared memory
 #
-# Workers pass their batches to the main process through `/dev/shm`. In this experiment it has only 8 MB. A worker sends
-# eight samples in batches of four. A sample has 600,000 numbers. We try floats, which need 4 bytes per number, and `uint8`,
-# which needs one byte.
+# Workers pass their batches to the main process through `/dev/shm`, a folder in memory. In this experiment, `/dev/shm` has
+# only 8 MB. A worker sends eight samples in batches of four. A sample has 600,000 numbers. We try floats, which need four
+# bytes per number, and `uint8`, which needs one byte.
 #
 # With which type do the samples arrive: floats, `uint8`, or both?
 #
@@ -440,7 +450,7 @@ figures.lines(copied, title, **axes, guess=guess, marks=marks, counted=True)
 batch = 4  # change me after your guess: samples per batch
 
 # %% [markdown]
-# The *folded* cell tries both types.
+# The *folded* cell tries both types with a `/dev/shm` of this size, if this machine allows it.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -466,8 +476,11 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples need 9.6 MB as floats and 2.4 MB as `uint8`, so only `uint8` fits. As floats, even batches of two
-# samples do not fit. The worker prepares the next batch before the first one is used, and two such batches need 9.6 MB.
+# Only the `uint8` samples arrive.
+#
+# **Why.** A batch of four samples needs 9.6 MB as floats, and 2.4 MB as `uint8`. Even batches of two floating-point samples
+# do not fit, although one such batch needs only 4.8 MB. The worker prepares the second batch before the first one is used,
+# and both together need 9.6 MB.
 #
 # **Cure.** Use smaller batches, prepare fewer batches ahead, or send `uint8`. Here, both types arrive with `batch = 1`.
 #
@@ -475,9 +488,9 @@ for dtype in ("float32", "uint8"):
 # which may be wrong ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker
 # was killed by a bus error instead ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
 #
-# A bus error is still possible with every version, if a file is truncated while it is mapped into memory. The *folded* cell
-# does this to the file of a worker. Then it kills another worker with signal 9, as Linux does if a memory limit is
-# exceeded.
+# With every version of PyTorch, a bus error also occurs if a file is truncated while it is mapped into memory. In the
+# *folded* cell, a worker reads from such a file. Then another worker kills itself with signal 9, which Linux sends to a
+# process if the memory limit is exceeded.
 
 # %% jupyter={"source_hidden": true}
 import signal
@@ -501,11 +514,15 @@ for die in (lambda _: view[5_000], lambda _: os.kill(os.getpid(), signal.SIGKILL
         show.error(error.__cause__ or error)
 
 # %% [markdown]
-# The first message blames shared memory, although only a mapped file had changed. `Killed` in the second one means signal 9.
+# The first message suggests that shared memory is used up, but the cause was the truncated file. In the second message,
+# `Killed` means signal 9.
+#
+# **Cure.** Do not change a file that others read. Write a new file and rename it.
 #
 # ### Too many open files
 #
-# This program tries to keep 200 batches, but it may open only 60 more files. Run it, and then change the marked line:
+# The program in the next cell tries to keep 200 batches in a list, but it may open only 60 more files. Run it, and
+# then change the marked line.
 
 # %%
 import resource
@@ -527,17 +544,18 @@ def keep_batches():
 print(in_child(keep_batches))
 
 # %% [markdown]
-# **Why.** A tensor that comes from a worker is in shared memory. This memory stays an open file for as long as you keep the
-# tensor.
+# **Why.** A tensor that comes from a worker is in shared memory. For PyTorch, this memory is an open file, which stays open
+# for as long as you keep the tensor.
 #
-# **Cure.** Keep a clone. It is in the memory of your own process, and needs no open file. With `copy = True`, the program
-# keeps all 200 batches.
+# **Cure.** Keep a clone of the tensor. The clone is in the memory of your own process, and needs no open file. With
+# `copy = True`, the program keeps all 200 batches.
 #
 # ### Offset overflow
 #
 # *Optional, 2 minutes.*
 #
-# We let Arrow join pieces of 64 MiB into one `binary` array. How many pieces fit: 31, 32, or 33?
+# We let Arrow join pieces of 64 MiB into one `binary` array. What is the largest number of pieces that fits: 31, 32, or 33?
+# The next cell tries 33. After your guess, try the other numbers.
 
 # %%
 pieces = 33  # change me after your guess; with 31, the cell needs 2 GB of memory
@@ -547,10 +565,11 @@ print(result_or_error(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in 
 print(len(pa.table({"data": photos}).to_batches()), "record batches of 64 MiB are fine")
 
 # %% [markdown]
-# **Why.** The offsets of a `binary` array are signed numbers with 32 bits, so the array must be smaller than 2 GiB. 32
-# pieces have exactly 2 GiB, so only 31 pieces fit.
+# **Why.** The offsets of a `binary` array are signed numbers with 32 bits, so the array must be smaller than 2 GiB. Since
+# 32 pieces have exactly 2 GiB, only 31 pieces fit.
 #
-# **Cure.** Do not join the pieces, or use `large_binary`.
+# **Cure.** Do not join the pieces, or use `large_binary`. The second line of the output shows the first cure: in a table,
+# each piece stays in a record batch of its own, and the limit applies to each record batch separately.
 
 # %% [markdown] id="files" tags=["core"]
 # ## 3 · Files that refuse
@@ -559,7 +578,8 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of 64 MiB ar
 #
 # A file system has room for 12 MB and for five inodes. How many empty files can you create: four, five, or any number?
 #
-# The *folded* cell tries to create five files, and then calls `df -h` and `df -i`.
+# The *folded* cell mounts such a file system, if this machine allows it. Then it tries to create five files, and calls
+# `df -h` and `df -i`.
 
 # %% jupyter={"source_hidden": true}
 TOUCH = "cd $0; for n in 1 2 3 4 5; do touch $n; done; df -h . | tail -1; df -i . | tail -1"
@@ -568,8 +588,8 @@ small.mkdir(exist_ok=True)
 print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 
 # %% [markdown]
-# **Why.** Each file needs an inode, even if it is empty, and the folder itself needs one, too. So four files fit, although
-# `df -h` shows free space.
+# **Why.** Each file needs an inode, even if it is empty. The folder itself needs an inode, too, so only four files fit.
+# `df -h` still shows free space, but `df -i` shows that all inodes are used.
 #
 # **Cure.** Look with `df -i`, and pack many files into one.
 #
@@ -577,10 +597,8 @@ print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 #
 # *Optional, 3 minutes.*
 #
-# This kernel has an HDF5 file open for writing. Can another process read the file with locking, without locking, or
-# both?
-#
-# The *folded* cell tries both.
+# The *folded* cell opens an HDF5 file for writing in this kernel. Then another process tries to open the same file for
+# reading, first with locking and then without it. In which case does this work: with locking, without locking, or both?
 
 # %% jupyter={"source_hidden": true}
 import tempfile
@@ -599,8 +617,8 @@ with h5py.File(path, "r+"):
         print(f"locking {locking}:", (asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# **Why.** A reader requests a lock, too, and it does not get one while the writer holds its own. Without locking, the
-# reader can open the file, but it may read data that the writer has written only in part.
+# **Why.** With locking, the reader requests a lock, too. It does not get this lock while the writer has the file open.
+# Without locking, the reader can open the file, but it may read data that the writer has written only in part.
 #
 # **Cure.** Close the file in the program that writes. Use `locking=False` only if nobody writes to the file.
 
@@ -609,11 +627,11 @@ with h5py.File(path, "r+"):
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# *Optional, 4 minutes.* Python cannot import a class from a notebook, because a notebook is not a module. The program in
-# the *folded* cell has the same problem, because it is passed with `python -c` and has no file. It defines a class, and
-# passes an object of this class to a worker. It starts the worker first with spawn, and then with fork.
+# *Optional, 4 minutes.* Python cannot import a class from a notebook, because a notebook is not a module. In the *folded*
+# cell, we imitate a notebook with a program that is passed to `python -c`, so that it has no file, either. The program
+# defines a class, and passes an object of this class to a worker. We start the worker once with spawn and once with fork.
 #
-# Which worker fails: the spawned one, the forked one, or both?
+# Which worker fails: the spawned worker, the forked worker, or both?
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -632,14 +650,15 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()}", *end.stderr.strip().splitlines()[-1:])
 
 # %% [markdown]
-# **Why.** A spawned worker is a new Python process, and it gets the object as a pickle. To unpickle it, the worker must
-# import the class from a file, and here there is no file. A forked worker already has the class.
+# **Why.** The spawned worker fails. It is a new Python process, and it gets the object as a pickle. To unpickle the object,
+# the worker must import the class from a file, but there is no such file. A forked worker is a copy of its parent, so it
+# already has the class.
 #
 # **Cure.** Move the class into a file, or use fork.
 #
-# An open HDF5 file cannot be pickled, either. The next cell tries it with the file from
-# [Unable to lock file](#Unable-to-lock-file), so run the cells of that part first. A reader of the toolbox can be pickled,
-# because the pickle contains its path and not the open file.
+# With spawn, it also fails if your `Dataset` contains an open HDF5 file, because such a file cannot be pickled. The next
+# cell tries to pickle the file from [Unable to lock file](#Unable-to-lock-file), so run the cells of that part first. Then
+# it pickles a reader of the toolbox. This works, because the pickle contains the path of the file instead of the open file.
 
 # %%
 import pickle
@@ -651,10 +670,10 @@ print(f"our reader: {len(pickle.dumps(reader))} bytes")
 # %% [markdown]
 # ### Workers crawl
 #
-# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. How many workers does the program in
-# > the next cell start?
+# > **Predict.** A script requests eight CPUs, but `srun` gives the task only one CPU. The next cell computes how many workers
+# > to start. Which number does it return?
 #
-# **Your turn.** After your guess, change the marked line so that each worker has its own CPU.
+# **Your turn.** After your guess, run the cell. Then change the marked line so that each worker has its own CPU.
 
 # %%
 def in_a_task():
@@ -674,17 +693,18 @@ print(in_child(in_a_task))
 #
 # </details>
 #
-# **Why.** The program starts eight workers, because the variable contains the requested number of CPUs. `usable_cpus`
-# returns the number that Linux allows, here 1. Use the smaller number. Some clusters do not enforce the request, and
-# then Linux allows more CPUs than you requested.
+# **Why.** The variable contains the requested number of CPUs, so the cell returns eight workers. They would have to share
+# one CPU. `usable_cpus` returns the number of CPUs that Linux allows, which is 1 here. On some clusters, Linux allows more
+# CPUs than you requested, so use the smaller of the two numbers.
 #
-# **Cure.** Repeat the request when you call `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
+# **Cure.** To get all eight CPUs, repeat the request when you call `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
 #
 # Without access to the internet, a download either fails at once or waits for an answer that never comes. We imitate both
-# cases on this machine. At one port, no program listens. At another port, a server accepts connections and never answers.
-# Which request would hang without a timeout: the first, the second, or both?
+# cases with two ports of this machine. No program listens at the first port. At the second port, a server accepts
+# connections and never answers. Which request would hang without a timeout: the request to the first port, the request to
+# the second port, or both?
 #
 # The *folded* cell sends both requests, with a timeout of half a second.
 
@@ -702,9 +722,9 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
 silent.close()
 
 # %% [markdown]
-# **Why.** The first request is refused immediately. The second one ends only because of the timeout.
+# **Why.** The first request is refused immediately. The second request would hang, and ends only because of the timeout.
 #
-# **Cure.** Download on a login node, and set timeouts.
+# **Cure.** Download on a login node into a folder that jobs can read, and set timeouts.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -714,7 +734,8 @@ silent.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The next cell prints a command that checks the machine and the folder. Run it before a long job.
+# The next cell prints a command that checks the CPUs, the memory limit and the file systems. Add the folder of your data to
+# this command, and run it in a short job before you submit a long one.
 
 # %%
 from helpers import machine_report
@@ -722,10 +743,10 @@ from helpers import machine_report
 show.command(machine_report.describe(setup.scratch))
 
 # %% [markdown]
-# Then read one epoch on a few nodes, without training:
+# Then read one epoch on a few nodes, without training. Here, `seen` is a folder for the records of the ranks.
 #
 # ```bash
-# srun smallfiles epoch train.tars seen    # each rank reads its part
+# srun smallfiles epoch train.tars seen    # each rank reads its part, and records its samples
 # smallfiles epoch --count seen            # was each sample read once?
 # smallfiles verify train.tars             # compare every block with its digest
 # ```
@@ -733,12 +754,12 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Many failures raise no error, so only checks find them. Count keys, compare bytes with and without workers, and print the first
-#   indices of two epochs. `smallfiles audit` does this for a whole training.
-# - Open files in the process that reads them.
-# - Memory, `/dev/shm`, open files and Arrow arrays all have limits. Each limit has its own error message, but a
-#   bus error has two causes.
-# - Count the CPUs that you have requested and may use, not those that are installed.
+# - Many failures raise no error, so only checks find them. `smallfiles audit` counts the samples of a whole training and
+#   compares the orders of its epochs. It does not check bytes, so also compare the bytes with and without workers.
+# - Open a file in the process that reads it, or read it with `os.pread`.
+# - Memory, `/dev/shm`, open files and Arrow arrays all have limits. Most limits have their own error message, but a bus
+#   error can have two causes.
+# - Choose the number of workers by the CPUs that you requested and may use, and not by the CPUs that are installed.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -749,14 +770,15 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available. Look at the *size* of `/dev/shm`, because its used space is 0 again after the
-# workers have died. (a) A job that exceeds its memory limit is killed by signal 9. (c) This helps against another error, `Too many
-# open files`. If `/dev/shm` was large enough, or if you have PyTorch 2.10 or later, ask whether a mapped file was rewritten.
+# **(b)**. A page of shared memory was not available. Look at the *size* of `/dev/shm`, because its used space is 0 again
+# after the workers have died. (a) A job that exceeds its memory limit is killed by signal 9. (c) This helps against another
+# error, `Too many open files`. If `/dev/shm` was large enough, or if you have PyTorch 2.10 or later, ask whether a mapped
+# file was rewritten.
 #
 # </details>
 #
-# **2.** On a compute node, a job seems to hang in `from_pretrained`, and it fails after some minutes. Why? (a) Its quota is used up.
-# (b) It waits for other ranks. (c) It waits for the internet.
+# **2.** On a compute node, a job seems to hang in `from_pretrained`, and it fails after some minutes. Why? (a) Its quota is
+# used up. (b) It waits for other ranks. (c) It waits for an answer from the internet.
 #
 # <details>
 # <summary>Answer</summary>
