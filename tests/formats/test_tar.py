@@ -392,10 +392,12 @@ def test_a_member_without_data_takes_no_file_away_whatever_size_its_header_state
 
 def test_a_hard_link_has_the_bytes_that_its_target_had_before_it_was_replaced(tmp_path):
     one, two = (ustar(size=b"00000000003\0", data=data) for data in (b"one", b"two"))
-    link = bytearray(ustar(name=b"b.jpg", kind=b"1"))
-    link[157:162], link[148:156] = b"a.jpg", b" " * 8
-    link[148:156] = b"%06o\0 " % sum(link)
-    (tmp_path / "x.tar").write_bytes(one + bytes(link) + two + bytes(1024))
+    links = []
+    for name, target in ((b"b.jpg", b"a.jpg"), (b"c.jpg", b"gone.")):
+        links.append(bytearray(ustar(name=name, kind=b"1")))
+        links[-1][157:162], links[-1][148:156] = target, b" " * 8
+        links[-1][148:156] = b"%06o\0 " % sum(links[-1])
+    (tmp_path / "x.tar").write_bytes(one + b"".join(links) + two + bytes(1024))
     assert {s.key: bytes(s.data) for s in of_reader(tar.open(tmp_path / "x.tar"))} == {
         "a.jpg": b"two",
         "b.jpg": b"one",

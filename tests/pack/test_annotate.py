@@ -174,6 +174,14 @@ def test_the_fields_of_another_set_order_or_name_are_refused_in_a_sentence(annot
     assert not verify(out).intact
 
 
+def test_added_fields_with_a_row_less_than_they_record_are_damaged(annotated, out):
+    fewer = pa.ipc.open_file(annotated.read_bytes()).read_all().slice(1).combine_chunks()
+    with pa.ipc.new_file(annotated, fewer.schema) as writer:
+        writer.write_table(fewer)
+    with pytest.raises(FormatError, match="2 columns and 39 rows; expected one batch of 40 rows"):
+        _ = formats.open(out).fields
+
+
 def test_keys_beyond_those_that_opening_compares_are_compared_by_verify(tmp_path):
     tree, out = make_tree(tmp_path / "tree", 200, size=50), tmp_path / "out.arrow"
     pack(sources.load(tree), out)
