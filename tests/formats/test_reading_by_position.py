@@ -48,7 +48,6 @@ ANNOUNCED = [  # what is read, and what is announced before: whole windows once,
     ("mmap", [(2 * WINDOW + 9, SIZE)], [(2 * WINDOW, SIZE)]),
     ("pread", [(0, 9), (9, 20), (20 + PAGE, 30 + PAGE)], []),
     ("pread", [(0, 9), (10 + PAGE, 11 + PAGE)], [(10 + PAGE, 11 + PAGE)]),
-    ("pread", [(0, 9), (8, 12)], [(8, 12)]),
 ]
 
 

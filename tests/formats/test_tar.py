@@ -200,14 +200,6 @@ def test_a_shard_holds_what_fits_with_its_headers(sizes, options, borders):
     assert tar.plan_shards(np.array(sizes, np.int64), options) == borders
 
 
-def test_shards_stay_below_their_limit_except_for_one_large_sample(tmp_path):
-    samples = [Given(f"{i}.jpg", bytes(s), 0) for i, s in enumerate([30_000, 30_000, 500_000, 1, 90_000])]
-    write(tmp_path / "x.tars", samples, tar.Options(max_bytes=100_000))
-    sizes = [file.stat().st_size for file in sorted((tmp_path / "x.tars").glob("*.tar"))]
-    assert len(sizes) == 3
-    assert [size > 100_000 + 10_240 for size in sizes] == [False, True, False]
-
-
 @pytest.mark.parametrize(
     ("name", "size"),
     [
