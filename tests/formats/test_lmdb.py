@@ -71,6 +71,12 @@ except Exception as error:
     assert "pip install ./contrib/smallfiles-lmdb" in done.stdout
 
 
+def test_the_example_of_a_package_stays_small():
+    from test_layers import ROOT, code_lines
+
+    assert code_lines((ROOT / "contrib/smallfiles-lmdb/smallfiles_lmdb.py").read_text()) <= 120
+
+
 def test_a_package_that_cannot_be_imported_is_named(tmp_path):
     """Somebody else's format must not stop ours, and its fault is said where it is asked for."""
     (tmp_path / "broken-1.dist-info").mkdir()

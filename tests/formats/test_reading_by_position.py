@@ -43,7 +43,6 @@ def test_a_range_is_read_whole_or_refused(path, access):
 
 ANNOUNCED = [  # what is read, and what is announced before: whole windows once, or a read elsewhere
     ("mmap", [(5, 6), (0, 7), (WINDOW - 1, WINDOW)], [(0, WINDOW)]),
-    ("mmap", [(WINDOW, WINDOW + 1)], [(WINDOW, 2 * WINDOW)]),
     ("mmap", [(WINDOW - 1, WINDOW + 1), (3, 4), (WINDOW + 7, WINDOW + 8)], [(0, 2 * WINDOW)]),
     ("mmap", [(2 * WINDOW + 9, SIZE)], [(2 * WINDOW, SIZE)]),
     ("pread", [(0, 9), (9, 20), (20 + PAGE, 30 + PAGE)], []),
@@ -72,7 +71,6 @@ def test_advice_begins_at_a_page_and_covers_the_range_in_pieces(path, monkeypatc
 
 
 NEIGHBOURS = [  # places, and what is announced: together up to a page apart and up to the read-ahead
-    ([], []),
     ([(0, 5), (5, 9), (9 + PAGE, 10 + PAGE)], [(0, 10 + PAGE)]),
     ([(0, 5), (6 + PAGE, 7 + PAGE)], [(0, 5), (6 + PAGE, 7 + PAGE)]),
     ([(8, 9), (7, 8)], [(8, 9), (7, 8)]),
