@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pysquashfs.text import like_this
 from smallfiles import locks
@@ -230,7 +230,7 @@ class _Step:
         )
         assert self._srun.stdin is not None
         self._input = self._srun.stdin
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read, args=(self._srun.stdout,), daemon=True).start()
         self.say(json.dumps(order))
 
     def __enter__(self) -> _Step:
@@ -242,9 +242,10 @@ class _Step:
             self._input.close()
         self._srun.wait()
 
-    def _read(self) -> None:
-        for line in self._srun.stdout or ():
-            self._lines.put(line)
+    def _read(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                self._lines.put(line)
         self._lines.put(None)
 
     def say(self, word: str) -> None:
