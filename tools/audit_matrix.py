@@ -196,7 +196,7 @@ def markdown(results: list[dict[str, Any]], about: dict[str, Any]) -> str:
     ]
     for loader, row in cells.items():
         lines.append(f"| {loader} | {' | '.join(_cell(row[situation]) for situation in situations)} |")
-    lines += ["", "Where no program is right, or no fault can be planted, this is why:", ""]
+    lines += ["", "What cannot be right or planted, and what the audit cannot tell:", ""]
     missing = [each for each in results if each["expected"] == "-"]
     lines += [f"- {each['loader']}, {each['situation']}: {each['program']}." for each in missing]
     title = "| loader | situation | program | expected | it said |"

@@ -468,9 +468,9 @@ def stateful():
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     data = Stream() if FAULT == "iterable" else Samples()
-    ranks = {}
-    if FAULT == "seed" or (RANKS > 1 and FAULT != "several"):
-        ranks = {"sampler": DistributedSampler(data, RANKS, rank(), seed=RANKS if FAULT == "seed" else 0)}
+    ranks = {}  # DataLoader shuffles in another way
+    if FAULT == "dealt" or (RANKS > 1 and FAULT != "several"):
+        ranks = {"sampler": DistributedSampler(data, RANKS, rank())}
     order = {"sampler": ordered()} if FAULT == "order" else {"shuffle": FAULT != "iterable"}
     more = {"num_workers": SET["workers"], "drop_last": FAULT == "dropped"} | (ranks or order)
     loader = StatefulDataLoader(data, BATCH, **more)
