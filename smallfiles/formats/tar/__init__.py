@@ -269,8 +269,7 @@ class LocateShards:
             file_bytes = answered(path, path.stat).st_size
         except OSError as error:
             raise cannot_read(path, error) from error
-        if answered(path, index.index_path(path).exists):
-            found = index.load(path, self._access)
+        if found := index.load(path, self._access):
             index.check_size(path, file_bytes, found)
             return found
         if path in self._scanned:

@@ -28,11 +28,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import column, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.digests import hash_block
-from smallfiles.errors import (
-    DamagedFileError,
-    FormatError,
-    refuse_shortage,
-)
+from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats.bytefile import Access, ByteFile, arrow_file, damaged
 from smallfiles.formats.output import OutputFile, SampleColumns, write_table
@@ -186,8 +182,13 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         return [*file.finish()]
 
 
-def load(path: Path, access: Access) -> Index:
+def load(path: Path, access: Access) -> Index | None:
     """Read the index of the tar `path`, through a memory map on a local disk.
+
+    It is opened without asking first whether it exists, which would cost another request for each shard.
+
+    Returns:
+        The index, or None if there is none beside the tar.
 
     Raises:
         DamagedFileError: The index is damaged.
@@ -212,6 +213,8 @@ def load(path: Path, access: Access) -> Index:
             int(facts["file_bytes"]),
             str(facts["edges"]),
         )
+    except FileNotFoundError:
+        return None
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
         refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
