@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from smallfiles.errors import FormatError, SourceError, first_few, raised_as
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, first_few, raised_as
 from smallfiles.formats.bytefile import Access, damaged
 from smallfiles.formats.reader import TableReader
 from smallfiles.formats.tar import archive, fields, grouping, index
@@ -269,9 +269,13 @@ class LocateShards:
             file_bytes = answered(path, path.stat).st_size
         except OSError as error:
             raise cannot_read(path, error) from error
-        if found := index.load(path, self._access):
+        try:  # asking first whether the index exists would cost a request for each shard
+            found = index.load(path, self._access)
             index.check_size(path, file_bytes, found)
             return found
+        except DamagedFileError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
         if path in self._scanned:
             return self._scanned[path]
         scanned = archive.index(path, at_random=True)

@@ -182,16 +182,11 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         return [*file.finish()]
 
 
-def load(path: Path, access: Access) -> Index | None:
+def load(path: Path, access: Access) -> Index:
     """Read the index of the tar `path`, through a memory map on a local disk.
 
-    It is opened without asking first whether it exists, which would cost another request for each shard.
-
-    Returns:
-        The index, or None if there is none beside the tar.
-
     Raises:
-        DamagedFileError: The index is damaged.
+        DamagedFileError: The index is damaged, or it is missing; then the cause is a `FileNotFoundError`.
         FormatError: The tar is compressed.
     """
     file = index_path(path)
@@ -213,8 +208,6 @@ def load(path: Path, access: Access) -> Index | None:
             int(facts["file_bytes"]),
             str(facts["edges"]),
         )
-    except FileNotFoundError:
-        return None
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
         refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
