@@ -283,6 +283,19 @@ def member(archive, name, data=None, link=None, hard=False):
     archive.addfile(info, io.BytesIO(data or b""))
 
 
+def test_a_hard_link_in_a_tar_of_tars_is_a_file_of_its_own_tar(tmp_path):
+    with tarfile.open(tmp_path / "set.tar", "w") as outer:
+        for name in ("cat", "dog"):
+            with tarfile.open(tmp_path / "inner", "w") as archive:
+                member(archive, "1.npy", name.encode())
+                member(archive, "2.npy", link="1.npy", hard=True)
+            member(outer, f"{name}.tar", (tmp_path / "inner").read_bytes())
+    found = samples(tmp_path / "set.tar")[0]
+    assert {name: data for name, (data, _) in found.items()} == {
+        f"{name}/{number}.npy": name.encode() for name in ("cat", "dog") for number in (1, 2)
+    }
+
+
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_the_last_member_of_a_name_wins_among_files_and_links(mode, tmp_path):
     with tarfile.open(tmp_path / "set.tar", mode) as archive:
