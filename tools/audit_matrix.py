@@ -55,7 +55,7 @@ HEAD = """\
 # What `smallfiles audit` says about each loader in each situation
 
 `python tools/audit_matrix.py --save results/audits/matrix.json` wrote this file. Each case is a line of
-[`tests/profile/matrix.txt`](../../tests/profile/matrix.txt): a right program, or one with a planted fault,
+`tests/profile/matrix.txt`: a right program, or one with a planted fault,
 and the verdict that is expected with all other findings. Each case ran by the real command:
 `smallfiles audit -- torchrun --nproc-per-node 2 program.py`, and without `torchrun` for a single rank and for
 Lightning, which starts its ranks itself.
@@ -124,7 +124,8 @@ def make_data(case: Case, folder: Path) -> Path:
         with tarfile.open(folder / f"part-{shard:03}.tar", "w") as tar:
             for index in range(shard * 12, (shard + 1) * 12):
                 member = tarfile.TarInfo(f"{index:06}.txt")
-                member.size = len(text := str(index).encode())
+                text = str(index).encode()
+                member.size = len(text)
                 tar.addfile(member, io.BytesIO(text))
     for index in range(COUNT):
         (folder / f"{index:04}.bin").write_bytes(bytes(index))

@@ -59,7 +59,7 @@ def assemble(source: Path) -> None:
         "docs": ("*",),
         "notebooks": ("*.ipynb", "pictures/*.svg"),
         "exercises": ("*.ipynb", "*.sbatch"),
-        "results": ("*",),
+        "results": ("*", "audits/*.md"),
     }.items():
         for path in sorted(path for pattern in patterns for path in (ROOT / folder).glob(pattern)):
             if path.is_file():

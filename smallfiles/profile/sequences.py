@@ -303,7 +303,10 @@ def merged(streams: Sequence[Stream]) -> Stream:
 def _together(parts: Sequence[Stream]) -> Stream:
     """Return one stream of several; ranks with different data sets number samples of their own."""
     facts = dict(parts[0].facts)
-    views = {each.passes[0].rank: (each.facts["view"], each.facts["count"]) for each in reversed(parts)}
+    views = {  # a data set that is iterated has the length of a rank's share
+        each.passes[0].rank: (each.facts["view"], each.facts["iterable"] or each.facts["count"])
+        for each in reversed(parts)
+    }
     if apart := len(set(views.values())) > 1 and parts[0].identity == "index":
         own = [0 if each.facts["parts"] else each.passes[0].rank << 40 for each in parts]
         parts = [replace(each, ids=each.ids + shift) for each, shift in zip(parts, own, strict=True)]

@@ -115,7 +115,7 @@ def test_the_names_of_the_toolbox_say_what_is_missing_as_a_sentence(place):
 
 BROKEN = {
     "torch": ("torch", "raise ImportError('libcudart.so.13: cannot open')", "train x.arrow"),
-    "torch by ctypes": ("torch", "import ctypes; ctypes.CDLL('libcudart.so.13')", "train x.arrow"),
+    "torch by ctypes": ("torch", "import ctypes; ctypes.CDLL('libcudart.so.900')", "train x.arrow"),
     "torch and numpy": ("torch", "raise RuntimeError('compiled for NumPy 1')", "epoch x.arrow counts"),
     "h5py": ("h5py", "from h5py import _errors", "pack data y.h5"),
     "simplejpeg": ("simplejpeg", "raise ImportError('GLIBC_2.38')", "pack data y.arrow --resize 16"),
