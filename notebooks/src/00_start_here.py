@@ -166,7 +166,7 @@ for name, rate in storage.items():
 # longer limits the training.
 #
 # **Files are fine** if they lie on a disk inside the node. On shared storage, they are fine for a few nodes, as long as the
-# metadata server is not busy. In both cases, your quota must allow that many files.
+# metadata server is not busy. There, your quota must allow that many files, too.
 #
 # **Packing pays** if other users keep the metadata server busy, or if your quota allows fewer files than you have. If many
 # nodes read the data, pack it so that one request reads many images, as in tar shards.
@@ -178,7 +178,7 @@ for name, rate in storage.items():
 # <details>
 # <summary>Answer</summary>
 #
-# Plain files feed 2 nodes with a busy metadata server, and 28 nodes with an idle one. Each node now needs only a quarter of
+# Plain files feed 2 nodes with a busy metadata server, and 28.5 nodes with an idle one. Each node now needs only a quarter of
 # the images per second, so the same storage feeds four times as many nodes. The longer a step takes, the more nodes can use
 # plain files.
 #
@@ -191,7 +191,7 @@ for name, rate in storage.items():
 # | a distant object store | each request takes 50 ms or more | several requests in flight | [09](09_stream_shards.ipynb) |
 # | CPUs that decode | the workers are always busy, and the GPU is not | more workers, as long as some CPUs are idle, or cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
 # | GPUs | the next batch is always ready | nothing, because the data arrives fast enough | |
-# | quota | `No space left on device`, `Disk quota exceeded` | fewer and larger files | [02](02_describe_a_dataset.ipynb), [03](03_pack_arrow.ipynb) |
+# | quota, or a full file system | `Disk quota exceeded`, `No space left on device` | fewer and larger files | [02](02_describe_a_dataset.ipynb), [03](03_pack_arrow.ipynb) |
 #
 # In [notebook 11](11_choose_a_format.ipynb), you draw this map with the numbers of your site. In
 # [notebook 14](14_wrap_up.ipynb), you choose a format with the numbers that you have measured.
@@ -226,8 +226,8 @@ print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 os.sched_setaffinity(0, allowed)
 
 # %% [markdown]
-# Only the second number changes. It is now 1, while `os.cpu_count` still counts all installed CPUs. So choose the number of
-# workers by the second number. `torchrun` can start one process per GPU, and each of these processes sees all CPUs that the
+# Only the second number changed, to 1, while `os.cpu_count` still counted all installed CPUs. So choose the number of workers by
+# `usable_cpus`. `torchrun` can start one process per GPU, and each of these processes sees all CPUs that the
 # job has on the node. In this case, divide the second number by the number of processes.
 #
 # Some clusters do not enforce the number of CPUs that you have asked for. So in a job, use the smaller of the second number
@@ -456,8 +456,8 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Activate the course's environment ([install](../docs/install.md)), and run this command on the login node and in a job. The
-# first lines show the CPUs and the memory. In a job, you usually get less of both than the node has:
+# Activate the course's environment ([install](../docs/install.md)), and run the command that the next cell prints, on the login
+# node and in a job. The first lines show the CPUs and the memory. In a job, you usually get less of both than the node has:
 
 # %%
 show.command(picture)

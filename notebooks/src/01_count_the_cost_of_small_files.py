@@ -88,7 +88,8 @@ for name, root in {"demo set": setup.folder(), "environment": sys.prefix}.items(
     print(f"{name:12} {count:>6} inodes, {size} of data, {allocated} on disk")
 
 # %% [markdown]
-# The environment alone needs tens of thousands of inodes, so 50,000 is closest. Compare the number with your quota of
+# The environment alone needs tens of thousands of inodes, so 50,000 is closest. (On a shared file system, the cell stops at
+# about 5,000 files, and prints *at least*.) Compare the number with your quota of
 # files.
 #
 # On most file systems, the files occupy more space than their bytes need. How much space is wasted depends on the size of
@@ -573,8 +574,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # 250 samples per second means 4 ms per sample, and 1,000 means 1 ms. The difference, here 3 ms, is the cost of a separate
 # file. Exercise 01 calls it `cluster_ms`.
 #
-# Before each measurement, the command opens each file to drop its bytes from the page cache, so the node already knows
-# all names. A file whose name the node does not know yet costs even more.
+# To drop the bytes of a file from the page cache, the command has to open the file before the measurement. So the node already
+# knows all names. A file whose name the node does not know yet costs even more.
 
 # %%
 from smallfiles.measure import BenchConfig

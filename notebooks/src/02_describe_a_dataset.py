@@ -537,8 +537,8 @@ for method, workers, length in [(m, n, k) for m in ("fork", "spawn") for n, k in
 # seconds to start, and it needs a few hundred megabytes before it reads its first sample. With the long list, it needs
 # more, because each spawned worker has its own copy of the list.
 #
-# So keep the paths in columns. Set `multiprocessing_context="fork"`, as notebook 08 does. Only workers that use CUDA must
-# not be forked. Start the workers once (`persistent_workers=True`), not in each epoch.
+# So keep the paths in columns. Set `multiprocessing_context="fork"`, as notebook 08 does. Do not
+# fork workers that use CUDA, or a process whose other threads hold locks. Start the workers once (`persistent_workers=True`), not in each epoch.
 
 # %% [markdown] id="divide" tags=["optional"]
 # ## 6 · Divide it

@@ -7,7 +7,7 @@
 # A tar file is a sequence of files. Reading it needs no special library, and any storage can deliver it from front to
 # back. Therefore large data sets are often published as hundreds of tar files, which are called *shards*.
 #
-# Reading from front to back is fast, but it has a price: you cannot jump to a random sample. So this notebook has one
+# Reading from front to back is fast, but it has a price: the loader does not jump to a random sample. So this notebook has one
 # question: how do you get well mixed batches from files that are read in order?
 
 # %% [markdown] id="questions"
@@ -617,7 +617,7 @@ config = LoaderConfig(order="stream", mix_classes="names")
 print(make_loader(mix={mixed.path: 0.7, packed.path: 0.3}, config=config).drawn)
 
 # %% [markdown]
-# The epoch ends when one of the sets is used up, so no image appears twice.
+# The epoch ends when one of the sets is used up, so no image appears twice in an epoch.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -693,7 +693,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. There are 64 workers, and each shard goes to one of them. So make at least 64 shards, and preferably several
+# **(b)**. There are 64 workers, and each shard goes to one of them. (webdataset stops with an error, unless you pass
+# `empty_check=False`.) So make at least 64 shards, and preferably several
 # for each worker. (a) is wrong because a shard is not divided. (c) would be true if the shards were not dealt out to the
 # ranks. Then each image would be read eight times.
 #

@@ -36,7 +36,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Most findings are counts, which do not depend on how busy the machine is. Sections 2 and 6 measure processor time, which other
+# The counts of sections 1, 4 and 7 do not depend on how busy the machine is. Sections 2 and 6 measure processor time, which other
 # programs change only a little. But on a busy machine, do not trust the rates of sections 4 and 5 and the seconds of section 7.
 
 # %% id="start"
@@ -225,7 +225,8 @@ print(*facts["findings"], "Better:", facts["recommended"], sep="\n")
 #
 # - `-noD` and `-noF` leave data and fragments uncompressed. Gzip then compresses only names and file attributes.
 # - `-no-fragments` stores each file in blocks of its own.
-# - `-no-xattrs`, `-all-root`, `-mkfs-time 0`, and `-all-time 0` leave out owners and times. So packing the same files again gives
+# - `-no-xattrs`, `-all-root`, `-mkfs-time 0`, and `-all-time 0` leave out extended attributes, and set owners and
+#   times to fixed values. So packing the same files again gives
 #   the same bytes.
 
 # %% [markdown] id="sharing" tags=["core"]
@@ -603,8 +604,8 @@ elif not fuse:
     print("one squashfs file: not measured, because it cannot be mounted with squashfuse here")
 
 # %% [markdown]
-# **Finding.** If the package consists of many files, Python sends at least four requests per module, because it looks for the
-# module in several places, and it waits for each answer. If the package is one squashfs file, the mount on this node answers the
+# **Finding.** If the package consists of many files, Python sends at least four requests per module, because it looks at the
+# folder, at the `.py` and at the `.pyc` file, and it waits for each answer. If the package is one squashfs file, the mount on this node answers the
 # look-ups, so the metadata server receives only a few requests. (Reads are neither counted nor delayed here, so an import from
 # real storage takes longer.)
 #

@@ -684,14 +684,16 @@ print(f"staging pays off after {copy_s / saved_s:.2f} epochs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - On most clusters a file in `/dev/shm` counts as memory of the job. Fill at most what remains of the job's limit.
+# - On most clusters a file in `/dev/shm` counts as memory of the job. Fill at most what remains of the
+#   job's limit after training and its workers have got what they need.
 # - Pack first. Then the copy needs about a dozen requests altogether, instead of three per image, and each block can be
 #   verified.
 # - Take a lock, look for the copy, copy the file to a temporary name, verify it, and rename it. Then one rank copies, and
 #   all ranks use the copy.
 # - The copy reads as many bytes as one epoch. The time of the copy, divided by the time saved per epoch, is the number of
 #   epochs after which staging pays off.
-# - Remove the copy at exit and on SIGTERM. What SIGKILL leaves stays until your next `stage` to the same place on that node.
+# - Remove the copy at exit and on SIGTERM. After SIGKILL, the copy stays until your next
+#   `stage` to the same place on that node, or until your site removes it.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

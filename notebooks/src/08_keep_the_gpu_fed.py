@@ -330,7 +330,7 @@ jpegs = [bytes(reader.read(index)) for index in range(24)]
 
 
 def image_ms(transform):
-    began = time.thread_time()  # of this processor alone
+    began = time.thread_time()  # of this thread alone
     for number, data in enumerate(jpegs):
         transform(data, np.random.default_rng(number))
     return 1e3 * (time.thread_time() - began) / len(jpegs)
@@ -644,7 +644,7 @@ show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_sl
 # - The number of batches that are made ahead decides how long a stall can be bridged. A `DataLoader` can do this, too,
 #   because it makes workers × `prefetch_factor` batches ahead.
 # - If batches are made too slowly *on average*, every ring is empty sooner or later. In the second case, training waits for
-#   34 % of the time with any number of slots.
+#   34 % of the time with two or more slots.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
@@ -726,7 +726,8 @@ show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, m
 
 # %% [markdown]
 # On a calm machine, training without a worker waits about as long as we computed (25 to 52 % of the time in our runs).
-# Making a batch takes less time than a step here, so one worker with its own CPU is fast enough. Training then still waited
+# If this is less than half of the time, making a batch takes less time than a step, and one worker with its own CPU is fast
+# enough. Training then still waited
 # for 0 to 14 % of the time, because it must also receive each batch. On a busy machine, training waits longer in all cases.
 #
 # What can you do about the waiting?

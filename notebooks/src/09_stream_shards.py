@@ -388,7 +388,7 @@ for in_flight in (1, 2, 4, 8, 16):
 
 # %% [markdown]
 # With 1 request in flight, the reader waits 16 times, and with 8 it waits only 2 times. The number of waits is the number
-# of requests divided by the number in flight, rounded up.
+# of requests divided by the number in flight, rounded up. (If each answer starts the next request at once, it is even fewer.)
 #
 # A thread pool is enough to keep several requests in flight:
 
@@ -730,7 +730,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 #
 # - A program that sends one request at a time waits for the latency once per object, so store shards and not images.
 # - If you have the index of a shard, you can read one image with one range request.
-# - Requests in flight wait at the same time. About 15 requests of 16 MiB hide the latency and fill a network of 10 Gbit/s.
+# - Requests in flight wait at the same time. If a single request delivers 90 MB/s, about 15 requests of 16 MiB fill a network of
+#   10 Gbit/s.
 # - The manifest object is written last, so it shows that an upload is complete. A list of objects cannot show this.
 # - If an answer breaks off, request the rest by range, and check that the ETag has not changed.
 # - If one node reads the whole data set in every epoch, a fixed part saves more requests than LRU.

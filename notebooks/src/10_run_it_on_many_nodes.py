@@ -214,7 +214,7 @@ record = audit(f"{two_ranks} {plain} {setup.folder()}", setup.scratch / "plain.j
 
 # %% [markdown]
 # Each rank receives all 400 samples, so every sample arrives twice. The verdict is *samples are seen by several ranks*.
-# `DataLoader` cannot divide an `IterableDataset`, because only the data set knows which sample comes next. The program
+# Nothing divides an `IterableDataset` over the ranks, unless the data set does it itself. The program
 # itself reports no error. But an epoch takes as long as on one rank, and both ranks would compute the same gradients.
 #
 # We draw the samples in the order in which they arrived, with one row per rank:

@@ -175,7 +175,7 @@ for suffix in suffixes:
 
 # %% [markdown]
 # One open in Python can cost more than one request to the storage. Before a file can be opened, the node must ask the
-# metadata server for its name in the folder. This request is called a *look-up*. Look-ups and opens are *metadata
+# metadata server to find its name in the folder. This request is called a *look-up*. Look-ups and opens are *metadata
 # operations*. `slowfs` mounts a folder with the latency of a parallel file system and counts every request.
 #
 # > **Predict.** We open each format and read 100 images at random. How many requests per image, look-ups plus opens, does
@@ -222,11 +222,11 @@ for each in measure.load(worksheet.CHECKOUT / "results/requests.json"):
     print(f"{each.name:11} {asked:5,.0f} metadata requests, {seen:5,.0f} reads per 1,000 images")
 
 # %% [markdown]
-# For 1,000 plain files, the client sends about 3,000 metadata requests, for tar shards 33, and for each other format 1. All of
-# them need 1.3 reads per image, because one read delivers at most 128 KiB and some images are larger.
+# For all 1,000 images together, the client sends about 3,000 metadata requests for plain files, 33 for tar shards, and 1 for each
+# other format. All of them need 1.3 reads per image, because one read delivers at most 128 KiB and some images are larger.
 #
 # Below, we distinguish four *ways* to store images of about 100 kB. The numbers are rounded. For plain files we count two
-# operations, a look-up and an open. Real file systems send one to three:
+# operations, a look-up and an open. Real ones send one to three:
 #
 # | way | what is stored | metadata operations per image | reads per image |
 # |---|---|---|---|
@@ -300,8 +300,7 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # ## 4 · Draw the map of limits
 #
 # Here you see how to draw the map from [notebook 00](00_start_here.ipynb) for your own storage. We assume
-# these numbers, which are orders of magnitude. (`smallfiles/scaling/__init__.py` names
-# their source; the time of a request is assumed.)
+# these numbers, which are orders of magnitude. (The time of a request is assumed.)
 #
 # - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
 #   50 ms. Each GPU has 8 workers, and a worker needs 3 ms to decode an image.
@@ -390,8 +389,8 @@ for name, (storage, way) in cases.items():
     print(f"{found.first_epoch_s:4.0f} s, and each other one {found.epoch_s:3.0f} s")
 
 # %% [markdown]
-# (Here, 999 means no limit.) At 100 nodes, files with a busy metadata server need about 14 times as long as one striped
-# packed file, and shards are three times as fast as the packed file. With a copy on each node, the epochs are the shortest,
+# (Here, 999 means no limit.) At 100 nodes, files with a busy metadata server need 14 times as long as a striped packed
+# file, and shards are three times as fast as the packed file. With a copy on each node, the epochs are the shortest,
 # but in the first one all nodes must copy the file. Compared with shards, the copies save time only after about 90 epochs. A
 # *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) makes the copies in a quarter of the time.
 #
@@ -496,8 +495,9 @@ figures.bars(advice.hours, title, **axes, note="a model", counted=True)
 # - It forecasts that packing saves less than 5 %.
 #
 # The folded cell asks it about ImageNet on three storages. One worker opens and reads a file in 12 ms from the disk pool, in
-# 1 ms from flash, and in 0.2 ms from the NVMe in the node. These are the only differences: about the targets, `advise` knows
-# nothing, so it assumes 24 of them with 0.5 ms per read request, as for hard disks.
+# 1 ms from flash, and in 0.2 ms from the NVMe in the node. The servers of
+# the disk pool do 20,000 operations per second, those of the flash 200,000. About the targets, `advise` knows nothing, so it
+# assumes 24 of them with 0.5 ms per read request, as for hard disks.
 
 # %% jupyter={"source_hidden": true}
 storages = {  # what one node measures, and the operations per second of the servers
@@ -565,7 +565,7 @@ for name in ("files", "packed", "staged", "shards"):
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 11](../exercises/11_choose_a_format.ipynb) you make forecasts by hand and advise three projects.
+# In [Exercise 11](../exercises/11_choose_a_format.ipynb) you advise three projects.
 
 # %% [markdown] id="cluster"
 # ## On the cluster

@@ -8,7 +8,7 @@
 # *field* of the sample. A field is either a *blob* or a *value*. A blob contains the bytes of a file, such as an image or
 # a mask, and a value comes from a column of a table.
 #
-# In all mistakes of this notebook, shapes and types are right, and no error is raised. Only the samples are wrong. So you
+# In most mistakes of this notebook, shapes and types are right, and no error is raised. Only the samples are wrong. So you
 # also learn how to notice such mistakes.
 
 # %% [markdown] id="questions"
@@ -483,7 +483,7 @@ show.figure(figure, alt=f"Six images of each of two patients. {title}.")
 # `by_image` chooses about a fifth of the *images* at random. `by_patient` chooses about a fifth of the *patients*, with
 # all of their images. Each split is repeated nine times.
 #
-# > **Predict.** What percentage of the validation images gets the right label after `by_image`? With random labels, it
+# > **Predict.** What percentage of the validation images gets the right label after `by_image`? With random guesses, it
 # > would be 50 %.
 
 # %%
@@ -537,7 +537,7 @@ _, report = split(scanned, {"train": 0.8, "val": 0.2}, split_by="patient")
 print("images:", report.samples, "patients:", report.groups, "patients in both:", report.in_several)
 
 # %% [markdown]
-# No patient has images in both splits. The shares are only about 80 % and 20 %, because whole patients are assigned.
+# No patient has images in both splits. The shares are only about 80 % and 20 %, because a hash decides for each patient.
 # `LoaderConfig(split="val")` now loads the validation images only.
 #
 # You can now solve task 4 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).

@@ -191,7 +191,7 @@ say_what_they_decide({
 
 # %% [markdown]
 # The answer is `08 cpu_ms`, in the last line. It is valid for any number of CPUs of this kind. If a node needs more CPUs than it has, decoding limits you, whatever the format is.
-# [08](08_keep_the_gpu_fed.ipynb) shows how to decode less. (The masks cost more CPU time.)
+# [08](08_keep_the_gpu_fed.ipynb) shows how to decode less. (Decoding the masks needs CPU time, too.)
 #
 # The first two lines hold for one node that reads plain files. The opens per second are a limit *per node*: if a node cannot
 # open files fast enough for its own GPUs, these GPUs wait, no matter how many nodes you use.
@@ -214,8 +214,8 @@ say_what_they_decide({
 # There is a second kind of limit: what all nodes *share*, namely the metadata servers and the storage targets. You measured
 # your numbers on one node, so they say nothing about these servers. Ask your site, and put its numbers into the next cell. As
 # in [notebook 11](11_choose_a_format.ipynb), the cell divides what the servers can do by what a tree costs. (One of your
-# numbers does enter. A file takes two metadata operations, a look-up and an open, so half of `01 latency_ms` is the time of
-# one operation.)
+# numbers does enter. A file takes two metadata operations, a look-up and an open, so the time of one operation is at most
+# half of `01 latency_ms`.)
 
 # %% tags=["slide"]
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
@@ -419,7 +419,7 @@ for field, value in batch.items():
 #     waited += time.perf_counter() - asked
 #     if batch is None:
 #         break
-#     step(batch)
+#     step(batch)                          # on a GPU, end it with torch.cuda.synchronize()
 # print(waited / (time.perf_counter() - began))
 # ```
 #
