@@ -565,7 +565,7 @@ for name in ("files", "packed", "staged", "shards"):
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 11](../exercises/11_choose_a_format.ipynb) you advise three projects.
+# In [Exercise 11](../exercises/11_choose_a_format.ipynb), you advise projects.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
