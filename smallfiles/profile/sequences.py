@@ -126,7 +126,7 @@ Batches: TypeAlias = dict[tuple[int, int], list[dict[int, Ids]]]
 
 
 class _Process:
-    """What one process wrote into its files, whose names begin with `path`."""
+    """The records of one process, from its files, whose names begin with `path`."""
 
     def __init__(self, path: Path) -> None:
         self.pid, self.facts = int(path.name.partition("-")[0]), list[dict[str, Any]]()

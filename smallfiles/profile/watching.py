@@ -37,7 +37,7 @@ from smallfiles.profile.verdicts import consistent, judge, worst_of
 from smallfiles.progress import bytes_text, plural
 
 Counts: TypeAlias = dict[str, tuple[str, dict[str, int]]]
-"""What `counts_so_far` returns."""
+"""The counts that `counts_so_far` returns."""
 _HOOKS = Path(__file__).with_name("hooks")
 _OURS = "KILL STOP CHLD PIPE SEGV BUS FPE ILL ABRT TRAP SYS TTIN TTOU XFSZ"
 _PASSED_ON = signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in _OURS.split()}

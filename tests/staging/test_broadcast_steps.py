@@ -1,4 +1,4 @@
-"""What a broadcast decides, with commands that stand for Slurm's: who takes part, who copies, what is said.
+"""Decisions of a broadcast, with commands that stand for Slurm's: who takes part, who copies, what is said.
 
 `tests/slurm/test_broadcast.py` broadcasts between real nodes.
 """

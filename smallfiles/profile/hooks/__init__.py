@@ -34,7 +34,7 @@ from typing import Any, TypeAlias, cast
 from . import loaders, moments, received, watch
 
 Around: TypeAlias = str | Callable[..., Any]
-"""What gets a method or function as its first argument, and calls it; a name is a method of the recorder."""
+"""A function that wraps another one, which it gets first and calls; a name is a method of the recorder."""
 AUDITS = received.KEY in os.environ
 """Whether this is the audit, and not the profile."""
 

@@ -377,4 +377,4 @@ def begin_again() -> None:
 
 
 current: Any = Watch()
-"""Of this process; for the audit, it is a `received.Recorder`."""
+"""The watch of this process. For the audit, it is a `received.Recorder`."""
