@@ -99,7 +99,7 @@ def counting(url: str) -> Iterator[tuple[str, Path]]:
 
 
 def counted(log: Path) -> dict[str, int]:
-    """What a relay has counted so far, by `KINDS`."""
+    """Return the requests that a relay has counted so far, by kind."""
     found = dict.fromkeys(KINDS, 0)
     for line in log.read_text().splitlines():
         kind, _, number = line.partition(" ")
